@@ -1,0 +1,281 @@
+"""The contract between the runtime and a broker.
+
+A broker offers four things, each with its own connections: a `Consumer` (receive, settle), a `Renewer`
+(extend, recover; it lives on another thread's event loop), a `Publisher` and an `Inspector`. The worker
+knows nothing else of a broker, and a broker knows nothing of handlers.
+
+What every implementation promises, and what the conformance suite in `tests/brokers` checks:
+
+- `receive` never waits to fill a batch, and once it has taken work it never loses track of it: cancelling
+  or interrupting it leaves each message with the broker or in the list that it returns.
+- `settle` gives exactly one outcome for each settlement, through `on_result`, as soon as that one is known;
+  one failure never taints its neighbours. It never replays: a lost answer is `Outcome.UNKNOWN`.
+- ownership and liveness are two facts. A late owner may settle as long as nobody took over; a superseded
+  owner never can.
+- payload bytes pass through unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+
+class Outcome(Enum):
+    """What the broker said of one settlement."""
+
+    COMMITTED = "committed"
+    REJECTED = "rejected"
+    RELEASED = "released"
+    #: Another owner took the message; this delivery no longer decides anything.
+    SUPERSEDED = "superseded"
+    #: The broker knows nothing of the message (settled before, or its record is gone).
+    MISSING = "missing"
+    #: The broker's answer was lost. Neither success nor failure; never replayed.
+    UNKNOWN = "unknown"
+
+
+class Action(Enum):
+    """What a worker asks of the broker for one delivery."""
+
+    COMMIT = "commit"
+    REJECT = "reject"
+    #: Give back work that never started: to the head of the queue, in order, attempts untouched.
+    RELEASE = "release"
+
+
+class BrokerError(Exception):
+    """Base of all errors that a broker raises. The text names the object, what was read and the way out."""
+
+
+class BrokerUnavailableError(BrokerError):
+    """The broker could not be reached or did not answer. Trying again later may help."""
+
+
+class BrokerRefusedError(BrokerError):
+    """The broker answered and refused (password, ACL, wrong key type, memory). Trying again will not help
+    until somebody changes something."""
+
+
+class UnsafePlacementError(BrokerError):
+    """The keys of a namespace do not share one Redis Cluster slot. Raised before any work moves."""
+
+
+class PayloadRefusedError(BrokerError):
+    """A payload cannot be published: not JSON, or over the size limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """Who receives. `revision` and `worker` appear in the broker's books; both are free of spaces."""
+
+    #: The revision that the operator gave (QUEUEWORKER_REVISION), or "local".
+    revision: str
+    #: Unique for one incarnation of one process: host, process id and a random suffix.
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Every duration of the delivery protocol, in seconds."""
+
+    #: A delivery that nobody renewed for this long may be taken over.
+    expiry: float = 60.0
+    #: How long a reservation may wait for its claim before anybody may recover it.
+    reservation: float = 30.0
+    #: The longest blocking wait on an empty queue.
+    block: float = 2.0
+    #: How long one command may take before its answer counts as lost.
+    command_timeout: float = 10.0
+    #: Processing entries without a token (older workers) are recovered when published this long ago.
+    legacy_age: float = 90_000.0
+    #: How long the record of a rejected message is kept; 0 keeps it for ever.
+    job_ttl: float = 0.0
+
+    @property
+    def renewal_period(self) -> float:
+        """A third of the expiry: two missed renewals in a row still leave a delivery alive."""
+        return self.expiry / 3
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message handed to one worker once."""
+
+    pid: str
+    queue: str
+    #: The payload's raw JSON bytes, exactly as published.
+    payload: bytes
+    #: When it was published, seconds since the epoch as the producer wrote them.
+    timestamp: float
+    #: How often the message was tried before this delivery.
+    attempts: int
+    #: Opaque to everybody but the broker that made it.
+    receipt: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One request to settle one delivery. `reason` is kept with rejected messages where the broker can."""
+
+    delivery: Delivery
+    action: Action
+    reason: str = ""
+
+
+#: Called once for each settlement, as soon as its outcome is known. The text is empty or explains an
+#: outcome that was not the one asked for. Must not raise and must not block.
+OnResult = Callable[[Settlement, Outcome, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A mark on the broker stops this revision from receiving."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one `receive` brought. Empty with no fence means: nothing came within the blocking time."""
+
+    deliveries: Sequence[Delivery] = ()
+    #: Messages that could not be decoded and were put aside in this call, raw bytes kept.
+    poisoned: int = 0
+    fenced: Fenced | None = None
+
+
+class Consumer(Protocol):
+    """Receives and settles for one queue on the event loop that created it."""
+
+    async def receive(self, limit: int) -> Received:
+        """Take up to `limit` deliveries. Returns at once when anything is there; otherwise waits at most
+        `Timing.block` seconds for the first. Does not wait at all while fenced.
+        Raises BrokerUnavailableError or BrokerRefusedError; then nothing is held by the caller."""
+        ...
+
+    def interrupt(self) -> None:
+        """End a wait in `receive` early, now and from then on: `receive` no longer blocks.
+        What it has already taken is still returned."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
+        """Settle many deliveries, each on its own merits. Never raises for a broker's fault: what could not
+        be learned is `Outcome.UNKNOWN`. Releases of one call come back in the given order."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections. Work still owned stays with the broker and is recoverable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What one pass of maintenance gave back to the queue."""
+
+    reservations: int = 0
+    deliveries: int = 0
+
+
+class Renewer(Protocol):
+    """Keeps deliveries alive and returns what dead workers left. Created and used on its own event loop, so
+    that a handler that blocks the main loop cannot stop it."""
+
+    async def extend(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
+        """Renew liveness of all of them. Returns those that this worker no longer owns."""
+        ...
+
+    async def recover(self) -> Recovered:
+        """One bounded pass over expired reservations and expired deliveries of the queue."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Publisher(Protocol):
+    """Publishes messages; both calls return when the broker has confirmed."""
+
+    async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
+        """Publish raw JSON payloads in order and return their pids, in the same order."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """Deliveries of one revision. claimed = committed + rejected + released + taken_over + owned now."""
+
+    claimed: int = 0
+    committed: int = 0
+    rejected: int = 0
+    released: int = 0
+    taken_over: int = 0
+    poisoned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationReading:
+    id: str
+    #: Seconds until anybody may recover it; negative when overdue.
+    deadline_in: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReading:
+    """What a broker says of one queue at one moment, read from the primary."""
+
+    queue: str
+    ready: int
+    #: Seconds since the oldest ready message was published; None when nothing is ready or it cannot be read.
+    oldest_ready_age: float | None
+    staging: int
+    reserved: int
+    owned: int
+    processing: int
+    delayed: int
+    failed: int
+    dead: int
+    poison: int
+    total: int
+    success: int
+    reservations: Sequence[ReservationReading] = ()
+    #: worker id -> deliveries that it owns.
+    owners: Mapping[str, int] = field(default_factory=dict)
+    #: revision or "*" -> reason.
+    fences: Mapping[str, str] = field(default_factory=dict)
+    ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
+
+    @property
+    def private(self) -> int:
+        """Messages in places that only this protocol can read. Zero means that nothing would be stranded."""
+        return self.staging + self.reserved + self.owned + self.delayed
+
+
+class Inspector(Protocol):
+    async def read(self, queue: str) -> QueueReading: ...
+
+    async def close(self) -> None: ...
+
+
+class Broker(Protocol):
+    """A place where queues live. Creating one opens no connection."""
+
+    #: What to show to people: the URL without its password.
+    display_url: str
+
+    async def check(self, queue: str) -> None:
+        """Reach the broker, authenticate, and verify that this queue may be used safely (placement, key
+        types). Raises a BrokerError whose text says what was read and what to do."""
+        ...
+
+    def consumer(self, queue: str, identity: WorkerIdentity) -> Consumer: ...
+
+    def renewer(self, queue: str, identity: WorkerIdentity) -> Renewer: ...
+
+    def publisher(self) -> Publisher: ...
+
+    def inspector(self) -> Inspector: ...

@@ -1,0 +1,142 @@
+"""Every setting of a worker process: one list, by environment variable or by flag of `queueworker run`.
+
+The operator writes the same variables into the pods (and local processes) that it starts, so this list is
+also the interface between the two halves. A flag wins over a variable, a variable over the code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used. The text names the variable, what was read and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values are validated; durations are in seconds."""
+
+    broker_url: str = "redis://127.0.0.1:6379/0"
+    namespace: str = "utopia-queue"
+    #: Only this queue is consumed; empty means every job of the app.
+    queue: str = ""
+    #: Override what the code says for `queue` (or for the only job of the app). None leaves the code's value.
+    coroutines: int | None = None
+    prefetch: int | None = None
+    revision: str = "local"
+    processes: int = 1
+    shutdown_seconds: float = 30.0
+    expiry_seconds: float = 60.0
+    block_seconds: float = 2.0
+    #: 0 turns the admin endpoints off.
+    admin_port: int = 0
+    admin_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node
+    log_format: str = "json"
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One documented setting: its name, the field it sets, its parser and a line of help."""
+
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    help: str
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("must be 1 or more")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise ValueError("must be a port from 0 to 65535")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e7:
+        raise ValueError("must be a number of seconds above 0")
+    return value
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError("must be one of " + ", ".join(allowed))
+        return text
+
+    return parse
+
+
+def _word(text: str) -> str:
+    if not text or any(c.isspace() for c in text):
+        raise ValueError("must be one word without spaces")
+    return text
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "QUEUEWORKER_BROKER_URL",
+        "broker_url",
+        _word,
+        "where the queue lives: redis://, rediss:// or redis+cluster://",
+    ),
+    Variable(
+        "QUEUEWORKER_NAMESPACE", "namespace", _word, "prefix of all keys; on Redis Cluster with a {hash tag}"
+    ),
+    Variable("QUEUEWORKER_QUEUE", "queue", _word, "consume only this queue"),
+    Variable("QUEUEWORKER_COROUTINES", "coroutines", _positive_int, "handlers that run at once, per process"),
+    Variable(
+        "QUEUEWORKER_PREFETCH", "prefetch", _positive_int, "unacknowledged deliveries at most, per process"
+    ),
+    Variable("QUEUEWORKER_REVISION", "revision", _word, "name of the revision in the broker's books"),
+    Variable("QUEUEWORKER_PROCESSES", "processes", _positive_int, "worker processes"),
+    Variable("QUEUEWORKER_SHUTDOWN_SECONDS", "shutdown_seconds", _seconds, "deadline of a graceful stop"),
+    Variable(
+        "QUEUEWORKER_EXPIRY_SECONDS",
+        "expiry_seconds",
+        _seconds,
+        "unrenewed deliveries may be taken over after this",
+    ),
+    Variable("QUEUEWORKER_BLOCK_SECONDS", "block_seconds", _seconds, "longest wait on an empty queue"),
+    Variable(
+        "QUEUEWORKER_ADMIN_PORT", "admin_port", _port, "port of /livez /readyz /status /metrics; 0 is off"
+    ),
+    Variable("QUEUEWORKER_ADMIN_HOST", "admin_host", _word, "address that the admin port listens on"),
+    Variable("QUEUEWORKER_LOG_FORMAT", "log_format", _one_of("json", "text"), "json or text"),
+    Variable(
+        "QUEUEWORKER_LOG_LEVEL",
+        "log_level",
+        _one_of("debug", "info", "warning", "error"),
+        "debug, info, warning or error",
+    ),
+)
+
+
+def settings_from(environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Read the variables, then apply overrides that are not None (the flags). Raises SettingsError."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    for variable in VARIABLES:
+        text = environ.get(variable.name, "")
+        if text == "":
+            continue
+        try:
+            values[variable.field] = variable.parse(text)
+        except ValueError as error:
+            raise SettingsError(
+                f"{variable.name}={text!r} cannot be used: {error}. It means: {variable.help}."
+            ) from None
+    values.update({key: value for key, value in overrides.items() if value is not None})
+    return Settings(**values)
