@@ -1,0 +1,82 @@
+"""Write the lock files of this folder from the two pyproject files.
+
+    python requirements/lock.py [--check]
+
+`pip-compile` resolves; no file names an index, a host or a path. `--check` fails if a declared dependency
+is missing from its lock file or pinned outside its range, without asking any index.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+HEADER = "# Written by requirements/lock.py from the pyproject files. Do not edit.\n"
+
+
+def declared() -> dict[str, list[str]]:
+    """Lock file -> what it must hold. Each wider set includes the narrower one."""
+    runtime = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    operator = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
+    of_runtime = runtime["dependencies"]
+    of_operator = [*of_runtime, *(d for d in operator["dependencies"] if Requirement(d).name != "queueworker")]
+    return {
+        "runtime.txt": of_runtime,
+        "operator.txt": of_operator,
+        "dev.txt": [*of_operator, *runtime["optional-dependencies"]["dev"]],
+        "embedded.txt": operator["optional-dependencies"]["embedded"],
+    }
+
+
+def compile_lock(name: str, requirements: list[str]) -> None:
+    command = [
+        *(sys.executable, "-m", "piptools", "compile", "-", "--output-file", name, "--quiet"),
+        *("--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-find-links", "--no-emit-options"),
+        *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe"),
+    ]
+    if name == "dev.txt":  # one set of versions for everything that shares an environment
+        requirements = [*requirements, "-c operator.txt"]
+    if name == "operator.txt":
+        requirements = [*requirements, "-c runtime.txt"]
+    subprocess.run(command, cwd=HERE, input="\n".join(requirements) + "\n", text=True, check=True)
+    path = HERE / name
+    path.write_text(HEADER + path.read_text())
+
+
+def faults() -> list[str]:
+    found = []
+    for name, requirements in declared().items():
+        pins = {}
+        for line in (HERE / name).read_text().splitlines():
+            if line and not line.startswith("#"):
+                pin = Requirement(line)
+                pins[pin.name.lower().replace("_", "-")] = str(pin.specifier).removeprefix("==")
+        for text in requirements:
+            wanted = Requirement(text)
+            pinned = pins.get(wanted.name.lower().replace("_", "-"))
+            if pinned is None:
+                found.append(f"requirements/{name}: {wanted.name} is declared but not locked")
+            elif not wanted.specifier.contains(pinned):
+                found.append(f"requirements/{name}: {wanted.name}=={pinned} is outside {wanted.specifier}")
+    return found
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        problems = faults()
+        print("\n".join([*problems, "Run: make lock"]) if problems else "Lock files match the pyproject files.")
+        return 1 if problems else 0
+    for name, requirements in declared().items():
+        print(f"requirements/{name}")
+        compile_lock(name, requirements)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
