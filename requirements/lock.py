@@ -41,9 +41,9 @@ def compile_lock(name: str, requirements: list[str]) -> None:
         *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe"),
     ]
     if name == "dev.txt":  # one set of versions for everything that shares an environment
-        requirements = [*requirements, "-c operator.txt"]
+        requirements = [*requirements, f"-c {HERE / 'operator.txt'}"]
     if name == "operator.txt":
-        requirements = [*requirements, "-c runtime.txt"]
+        requirements = [*requirements, f"-c {HERE / 'runtime.txt'}"]
     subprocess.run(command, cwd=HERE, input="\n".join(requirements) + "\n", text=True, check=True)
     path = HERE / name
     path.write_text(HEADER + path.read_text())
