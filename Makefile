@@ -1,0 +1,53 @@
+# `make demo` and `make test` need no cluster and set up everything they need.
+SHELL := bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help demo test demo-kind e2e check lint generate lock bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## 1,000 jobs through a change of version, on this machine, without a cluster
+	@scripts/environment.sh run
+	@$(BIN)/python -m examples.demo
+
+test: ## everything that needs no cluster: lint, types, generated files, docs, unit, brokers, local mode
+	@scripts/environment.sh dev
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest
+
+check: lint generate-check
+	@$(BIN)/mypy
+
+lint:
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+.PHONY: generate-check
+generate-check:
+	@$(BIN)/python requirements/lock.py --check
+	@$(BIN)/python -m queueworker_operator.api.crd --check
+
+generate: ## write the generated files: CRD, chart of the CRD
+	@scripts/environment.sh dev
+	@$(BIN)/python -m queueworker_operator.api.crd
+
+demo-kind: ## the same story on a kind cluster; KEEP=1 leaves it up
+	@scripts/environment.sh dev
+	@$(BIN)/python -m e2e.demo $(if $(KEEP),--keep)
+
+e2e: ## the tests on a real cluster (kind)
+	@scripts/environment.sh dev
+	@$(BIN)/python -m pytest tests/cluster -m cluster
+
+bench: ## throughput of the runtime with a null handler
+	@scripts/environment.sh dev
+	@$(BIN)/python -m benchmarks.throughput
+
+lock: ## resolve the lock files anew
+	@scripts/environment.sh dev
+	@$(BIN)/python requirements/lock.py
+
+clean: ## remove the virtual environment and caches of this clone
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
