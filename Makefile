@@ -16,7 +16,7 @@ demo: ## 1,000 jobs through a change of version, on this machine, without a clus
 test: ## everything that needs no cluster: lint, types, generated files, docs, unit, brokers, local mode
 	@scripts/environment.sh dev
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest tests --ignore=tests/cluster
 
 check: lint generate-check
 	@$(BIN)/mypy
@@ -39,7 +39,7 @@ demo-kind: ## the same story on a kind cluster; KEEP=1 leaves it up
 
 e2e: ## the tests on a real cluster (kind)
 	@scripts/environment.sh dev
-	@$(BIN)/python -m pytest tests/cluster -m cluster
+	@$(BIN)/python -m pytest tests/cluster
 
 bench: ## throughput of the runtime with a null handler
 	@scripts/environment.sh dev
