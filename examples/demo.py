@@ -1,0 +1,301 @@
+"""One thousand jobs through a change of version, on this machine: `make demo`.
+
+Starts `queueworker up` on a copy of examples/queueworker.yaml, publishes the events of a file, changes the
+version of the resource half way, shows how workers of both revisions consume, and adds up at the end.
+Exit code 0 only if every job was committed and nothing private is left on the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from examples.usage.jobs import BY_VERSION, EVENTS, HANDLED
+from worker_runtime.brokers.base import QueueReading
+from worker_runtime.brokers.connect import broker_from_url
+
+ROOT = Path(__file__).resolve().parent.parent
+RESOURCE = ROOT / "examples" / "queueworker.yaml"
+EVENT_FILE = ROOT / "examples" / "usage" / "events.jsonl"
+QUEUE, NAMESPACE, NAME = "stats-usage", "utopia-queue", "stats-usage"
+#: Slow enough that the change of version is seen, fast enough for a demo of half a minute.
+BATCH, PAUSE = 10, 0.08
+START_SECONDS, FINISH_SECONDS, STOP_SECONDS = 45.0, 120.0, 45.0
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the text says where the reason can be read."""
+
+
+@dataclass
+class Progressing:
+    """What the picture shows."""
+
+    jobs: int
+    published: int = 0
+    stage: str = "starting"
+    reading: QueueReading | None = None
+    by_version: dict[str, int] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> int:
+        return self.reading.success + self.reading.failed if self.reading else 0
+
+
+def read_state(directory: Path) -> dict[str, Any]:
+    """What `queueworker up` says of itself; empty before it has written anything."""
+    try:
+        state: dict[str, Any] = json.loads((directory / "up.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return state
+
+
+def status_of(state: dict[str, Any]) -> dict[str, Any]:
+    status: dict[str, Any] = state.get("resources", {}).get(NAME, {}).get("status", {})
+    return status
+
+
+def is_ready(status: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
+
+
+def picture(progress: Progressing) -> Group:
+    """The live view: two bars, the revisions, and the places where a message can be."""
+    bars = Progress(TextColumn("{task.description:10}"), BarColumn(48), MofNCompleteColumn())
+    bars.add_task("published", total=progress.jobs, completed=progress.published)
+    bars.add_task("settled", total=progress.jobs, completed=progress.settled)
+    revisions = Table("revision", "role", "workers", "ready", "committed", "taken over", "released", box=None)
+    ledger = progress.reading.ledger if progress.reading else {}
+    shown = {row["name"]: row for row in status_of(progress.state).get("revisions", [])}
+    for name in [*(n for n in ledger if n not in shown), *shown]:
+        row, book = shown.get(name, {}), ledger.get(name)
+        revisions.add_row(
+            name,
+            str(row.get("role", "gone")),
+            str(row.get("replicas", 0)),
+            str(row.get("readyReplicas", 0)),
+            *((str(book.committed), str(book.taken_over), str(book.released)) if book else ("0", "0", "0")),
+        )
+    where = "waiting for the broker"
+    if r := progress.reading:
+        where = f"ready {r.ready}   reserved {r.reserved}   in work {r.owned}   failed {r.failed}"
+    return Group(f"[bold]{progress.stage}[/]", bars, revisions, where)
+
+
+def line(progress: Progressing) -> str:
+    """The same for a log: one line."""
+    ledger = progress.reading.ledger if progress.reading else {}
+    books = "  ".join(f"{name}: {row.committed}" for name, row in sorted(ledger.items()))
+    return f"{progress.stage:34} published {progress.published:5}  settled {progress.settled:5}  {books}"
+
+
+async def show(progress: Progressing, console: Console, url: str, state_dir: Path) -> None:
+    """Read the broker and the operator twice a second and draw, until cancelled."""
+    inspector = broker_from_url(url, NAMESPACE).inspector()
+    totals = Redis.from_url(url, decode_responses=True)
+
+    async def look() -> None:
+        progress.state = read_state(state_dir)
+        progress.reading = await inspector.read(QUEUE)
+        progress.by_version = {k: int(v) for k, v in (await totals.hgetall(BY_VERSION)).items()}
+
+    try:
+        if console.is_terminal:
+            with Live(picture(progress), console=console, refresh_per_second=4) as live:
+                while True:
+                    await look()
+                    live.update(picture(progress))
+                    await asyncio.sleep(0.25)
+        while True:
+            await look()
+            console.print(line(progress), highlight=False, markup=False)
+            await asyncio.sleep(1)
+    finally:
+        await inspector.close()
+        await totals.aclose()
+
+
+async def publish(progress: Progressing, url: str, events: Sequence[bytes], change: asyncio.Event) -> None:
+    """Publish in small batches; say when half is out."""
+    publisher = broker_from_url(url, NAMESPACE).publisher()
+    try:
+        for start in range(0, len(events), BATCH):
+            progress.published += len(await publisher.publish_many(QUEUE, events[start : start + BATCH]))
+            if progress.published >= len(events) // 2:
+                change.set()
+            await asyncio.sleep(PAUSE)
+    finally:
+        await publisher.close()
+
+
+async def until(what: str, seconds: float, done: Any, up: asyncio.subprocess.Process, log: Path) -> None:
+    """Wait for `done()`; name what was waited for, and the log, when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if up.returncode is not None:
+            raise DemoFailed(
+                f"queueworker up ended with exit code {up.returncode} while waiting for {what}.\n{tail(log)}"
+            )
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"{what} did not come within {seconds:.0f} s.\n{tail(log)}")
+        await asyncio.sleep(0.1)
+
+
+def tail(log: Path, lines: int = 25) -> str:
+    return "The last lines of its log:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+async def summary(progress: Progressing, url: str, events: Sequence[bytes], console: Console) -> bool:
+    """Add up on the broker and in the store; true if nothing is missing."""
+    inspector = broker_from_url(url, NAMESPACE).inspector()
+    reading = await inspector.read(QUEUE)
+    await inspector.close()
+    store = Redis.from_url(url, decode_responses=True)
+    handled = {k: int(v) for k, v in (await store.hgetall(HANDLED)).items()}
+    rows = await store.hgetall(EVENTS)
+    by_version = await store.hgetall(BY_VERSION)
+    await store.aclose()
+
+    wanted: Counter[str] = Counter()
+    for event in map(json.loads, events):
+        wanted[f"{event['project']}/{event['metric']}"] += event["value"]
+    counted: Counter[str] = Counter()
+    for row in rows.values():
+        key, value = row.rsplit(" ", 1)
+        counted[key] += int(value)
+    committed = sum(row.committed for row in reading.ledger.values())
+    duplicates = sum(count - 1 for count in handled.values())
+    left = reading.ready + reading.private + reading.processing + reading.dead
+    good = committed == progress.published == len(events) and reading.failed == left == reading.poison == 0
+    good = good and wanted == counted and reading.private == 0
+
+    table = Table("", "", show_header=False, box=None)
+    table.add_row("published", str(progress.published))
+    table.add_row(
+        "committed",
+        f"{committed}  ({', '.join(f'{n}: {r.committed}' for n, r in sorted(reading.ledger.items()))})",
+    )
+    table.add_row("failed", str(reading.failed + reading.dead + reading.poison))
+    table.add_row(
+        "left over",
+        f"{left}  (staging {reading.staging}, reserved {reading.reserved}, owned {reading.owned})",
+    )
+    table.add_row("duplicates", str(duplicates))
+    table.add_row("versions", ", ".join(f"{k} handled {v}" for k, v in sorted(by_version.items())))
+    table.add_row(
+        "totals", f"{'equal to' if wanted == counted else 'DIFFERENT from'} those of {EVENT_FILE.name}"
+    )
+    console.rule()
+    console.print(table)
+    return good
+
+
+async def stop(up: asyncio.subprocess.Process) -> int:
+    """Ctrl-C, as a person would; kill only what does not obey."""
+    if up.returncode is None:
+        up.send_signal(signal.SIGINT)
+        try:
+            await asyncio.wait_for(up.wait(), STOP_SECONDS)
+        except TimeoutError:
+            up.kill()
+            await up.wait()
+    return up.returncode or 0
+
+
+async def demo(console: Console, work: Path) -> int:
+    events = [row.encode() for row in EVENT_FILE.read_text().splitlines()]
+    progress = Progressing(jobs=len(events))
+    resource, state_dir, log = work / "queueworker.yaml", work / "state", work / "up.log"
+    shutil.copy(RESOURCE, resource)
+    command = [
+        *(sys.executable, "-m", "worker_runtime.cli.main", "up"),
+        *("-f", str(resource), "--state-dir", str(state_dir)),
+    ]
+    console.print(
+        f"[bold]queueworker up -f examples/queueworker.yaml[/] with an embedded broker, {len(events)} jobs, "
+        "a new version half way. About 25 seconds."
+    )
+    with log.open("wb") as output:
+        up = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+        )
+    drawing: asyncio.Task[None] | None = None
+    try:
+        await until(
+            "the first workers", START_SECONDS, lambda: is_ready(status_of(read_state(state_dir))), up, log
+        )
+        state = read_state(state_dir)
+        url, old = str(state["broker_url"]), status_of(state)["stable"]["revision"]
+        progress.stage = f"{old} consumes"
+        drawing = asyncio.create_task(show(progress, console, url, state_dir))
+        change = asyncio.Event()
+        publishing = asyncio.create_task(publish(progress, url, events, change))
+
+        await change.wait()
+        text = resource.read_text()
+        resource.write_text(text.replace("value: v1", "value: v2"))
+        progress.stage = "version changed: both consume"
+
+        def rolled() -> bool:
+            status = status_of(progress.state)
+            return status.get("stable", {}).get("revision") not in (None, old) and is_ready(status)
+
+        await until("the end of the change of version", FINISH_SECONDS, rolled, up, log)
+        progress.stage = f"{status_of(progress.state)['stable']['revision']} consumes"
+        await publishing
+        await until("the last settlement", FINISH_SECONDS, lambda: progress.settled >= len(events), up, log)
+        await asyncio.sleep(0.6)  # one more frame, so that the last picture shows the end
+        drawing.cancel()
+        await asyncio.gather(drawing, return_exceptions=True)
+        good = await summary(progress, url, events, console)
+    finally:
+        if drawing:
+            drawing.cancel()
+            await asyncio.gather(drawing, return_exceptions=True)
+        code = await stop(up)
+    if code != 0:
+        raise DemoFailed(f"queueworker up ended with exit code {code} instead of 0.\n{tail(log)}")
+    console.print("[green]Nothing was lost.[/]" if good else "[red]Not every job was committed.[/]")
+    return 0 if good else 1
+
+
+def main() -> int:
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    work = Path(tempfile.mkdtemp(prefix="queueworker-demo-"))
+    try:
+        code = asyncio.run(demo(console, work))
+    except DemoFailed as failure:
+        console.print(f"[red]The demo failed:[/] {failure}", markup=True)
+        code = 1
+    except KeyboardInterrupt:
+        console.print("Stopped; all that the demo started is gone.")
+        code = 130
+    if code == 1:
+        console.print(f"Everything it wrote is kept in {work}", markup=False)
+    else:
+        shutil.rmtree(work, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())
