@@ -1,0 +1,24 @@
+"""Every name that the operator puts into a cluster or reads from one."""
+
+from __future__ import annotations
+
+GROUP = "queueworker.dev"
+API_VERSION = "v1alpha1"
+GROUP_VERSION = f"{GROUP}/{API_VERSION}"
+KIND = "QueueWorker"
+PLURAL = "queueworkers"
+
+#: Holds a deleted QueueWorker until its last worker has stopped.
+FINALIZER = f"{GROUP}/drain"
+#: The one field manager of everything that the operator applies.
+FIELD_MANAGER = "queueworker-operator"
+
+#: On each child and pod: which QueueWorker, which version, which prefetch. A Deployment's selector is these three.
+LABEL_WORKER = f"{GROUP}/worker"
+LABEL_VERSION = f"{GROUP}/version"
+LABEL_PREFETCH = f"{GROUP}/prefetch"
+
+
+def selector(worker: str) -> str:
+    """The label selector of all pods of one QueueWorker, as the scale subresource wants it."""
+    return f"{LABEL_WORKER}={worker}"

@@ -1,0 +1,83 @@
+"""From a body to a resource.
+
+The same rules hold for a file in local mode as for the API server, with the same messages. A body that got past the
+API server with something that this operator cannot use is reported the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from queueworker_operator.api.names import GROUP_VERSION, KIND
+from queueworker_operator.api.rules import broken_rules, broken_transitions
+from queueworker_operator.api.types import (
+    InvalidQueueWorker,
+    Metadata,
+    Problem,
+    QueueWorker,
+    QueueWorkerSpec,
+    QueueWorkerStatus,
+)
+
+
+class NotAQueueWorkerError(ValueError):
+    """The body has no readable metadata, or another apiVersion or kind. The text says what was read."""
+
+
+def parse(body: Mapping[str, Any]) -> QueueWorker | InvalidQueueWorker:
+    """Read a body. Raises NotAQueueWorkerError when it is not even a QueueWorker with a name.
+
+    A status that cannot be read (written by hand, or by a much newer operator) counts as absent: the next
+    pass rebuilds it from the world.
+    """
+    api_version, kind = body.get("apiVersion"), body.get("kind")
+    if (api_version, kind) != (GROUP_VERSION, KIND):
+        raise NotAQueueWorkerError(
+            f"expected apiVersion {GROUP_VERSION} and kind {KIND}, read {api_version!r} and {kind!r}"
+        )
+    try:
+        metadata = Metadata.model_validate(body.get("metadata") or {})
+    except ValidationError as error:
+        texts = "; ".join(str(p) for p in _problems(error, "metadata"))
+        raise NotAQueueWorkerError(f"metadata cannot be read: {texts}") from None
+    try:
+        status = QueueWorkerStatus.model_validate(body.get("status") or {})
+    except ValidationError:
+        status = QueueWorkerStatus()
+    try:
+        spec = QueueWorkerSpec.model_validate(body.get("spec") or {})
+    except ValidationError as error:
+        return InvalidQueueWorker(metadata, status, _problems(error, "spec"))
+    problems = broken_rules(metadata.name, spec)
+    if problems:
+        return InvalidQueueWorker(metadata, status, problems)
+    return QueueWorker(metadata, spec, status)
+
+
+def parse_change(old: QueueWorker, body: Mapping[str, Any]) -> QueueWorker | InvalidQueueWorker:
+    """Read a body that replaces an accepted one: what may not change is refused as the API server would."""
+    new = parse(body)
+    if isinstance(new, InvalidQueueWorker):
+        return new
+    problems = broken_transitions(old.spec, new.spec)
+    return InvalidQueueWorker(new.metadata, new.status, problems) if problems else new
+
+
+def _problems(error: ValidationError, root: str) -> tuple[Problem, ...]:
+    return tuple(_problem(entry, root) for entry in error.errors(include_url=False))
+
+
+def _problem(entry: Any, root: str) -> Problem:
+    path = ".".join([root, *(str(part) for part in entry["loc"])])
+    match entry["type"]:
+        case "missing":
+            return Problem(path, "is required: add it")
+        case "extra_forbidden":
+            return Problem(path, "is not a field of this version: remove it, or check its spelling")
+        case "value_error":
+            return Problem(path, str(entry["ctx"]["error"]))
+        case _:
+            return Problem(path, f"{entry['msg']} (read {entry['input']!r:.80})")

@@ -1,0 +1,85 @@
+"""What a revision is, and how it is named.
+
+A *version* is everything that ends up in a pod except prefetch; a *revision* is a version and its prefetch.
+The name follows from the content, so the same spec always leads to the same Deployment: going back re-uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from queueworker_operator.api.types import Broker, QueueWorkerSpec
+
+#: Changes only when the meaning of the hash changes; then every version gets a new name and rolls once.
+_SCHEME = "h1"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """Everything that is needed to start workers of one revision. Immutable."""
+
+    #: `<version>-p<prefetch>`
+    name: str
+    #: `h1-` and 8 hex digits
+    version: str
+    #: `<QueueWorker>-<8 hex digits>-p<prefetch>`: Deployment or process group, 47 characters at most
+    deployment: str
+    queue: str
+    broker: Broker
+    coroutines: int
+    prefetch: int
+    shutdown_seconds: int
+    #: Raw, as the user wrote it; not to be changed.
+    template: Mapping[str, Any]
+
+
+def canonical_json(value: Any) -> bytes:
+    """One spelling for equal JSON values: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def broker_identity(broker: Broker) -> str:
+    """Which broker a check was about: equal for equal `spec.broker`. Holds no secret."""
+    return hashlib.sha256(canonical_json(_settings(broker))).hexdigest()[:16]
+
+
+def version_of(spec: QueueWorkerSpec) -> str:
+    """`h1-` and 8 hex digits over the raw template and all else that is rendered into pods, except prefetch."""
+    content = {
+        "broker": _settings(spec.broker),
+        "coroutines": spec.coroutines,
+        "queue": spec.queue.name,
+        "shutdownSeconds": spec.shutdown_seconds,
+        "template": spec.template,
+    }
+    return f"{_SCHEME}-{hashlib.sha256(canonical_json(content)).hexdigest()[:8]}"
+
+
+def revision_name(version: str, prefetch: int) -> str:
+    """`<version>-p<prefetch>`, from two labels of a child."""
+    return f"{version}-p{prefetch}"
+
+
+def revision_of(worker: str, spec: QueueWorkerSpec) -> Revision:
+    """The revision that a spec asks for. `worker` is the QueueWorker's name."""
+    version, prefetch = version_of(spec), spec.effective_prefetch
+    return Revision(
+        name=revision_name(version, prefetch),
+        version=version,
+        deployment=f"{worker}-{version.removeprefix(_SCHEME + '-')}-p{prefetch}",
+        queue=spec.queue.name,
+        broker=spec.broker,
+        coroutines=spec.coroutines,
+        prefetch=prefetch,
+        shutdown_seconds=spec.shutdown_seconds,
+        template=spec.template,
+    )
+
+
+def _settings(broker: Broker) -> dict[str, Any]:
+    # Without defaults: a field that a later version adds must not rename every revision that does not use it.
+    return broker.model_dump(mode="json", by_alias=True, exclude_defaults=True)

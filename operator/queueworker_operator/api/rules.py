@@ -1,0 +1,158 @@
+"""The rules that a type alone cannot say: one table for the CRD (as CEL) and for Python, with the same messages.
+
+CEL messages are static: building one with string() costs more than the API server's budget allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
+
+#: 32 and `-77ab01c3` and `-p1000` make 47: room for the 10 and 5 characters that a ReplicaSet and a pod add.
+NAME_LENGTH = 32
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_ONE_HASH_TAG = re.compile(r"[^{}]*\{[^{}]+\}[^{}]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule about one object. `holds` sees the resource's name and its parsed spec."""
+
+    id: str
+    #: Where in the schema the CEL rule is evaluated; empty is the root.
+    at: str
+    cel: str
+    message: str
+    #: The field that is to blame, as a path from the root.
+    blames: str
+    holds: Callable[[str, QueueWorkerSpec], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One rule about a change. `holds` sees the old and the new spec."""
+
+    id: str
+    at: str
+    cel: str
+    message: str
+    blames: str
+    holds: Callable[[QueueWorkerSpec, QueueWorkerSpec], bool]
+
+
+def _one_source(name: str, spec: QueueWorkerSpec) -> bool:
+    redis = spec.broker.redis
+    return redis is None or (redis.url is None) != (redis.secret_ref is None)
+
+
+def _hash_tag(name: str, spec: QueueWorkerSpec) -> bool:
+    redis = spec.broker.redis
+    if redis is None or redis.topology is not Topology.CLUSTER:
+        return True
+    return _ONE_HASH_TAG.fullmatch(redis.key_namespace) is not None
+
+
+def _grace(name: str, spec: QueueWorkerSpec) -> bool:
+    given = spec.template["spec"].get("terminationGracePeriodSeconds")
+    return given is None or given > spec.shutdown_seconds
+
+
+def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
+    before, after = old.broker.redis, new.broker.redis
+    return before is None or after is None or before.key_namespace == after.key_namespace
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "name-length",
+        "",
+        f"size(self.metadata.name) <= {NAME_LENGTH}",
+        f"metadata.name begins the name of every Deployment: use {NAME_LENGTH} characters at most",
+        "metadata.name",
+        lambda name, spec: len(name) <= NAME_LENGTH,
+    ),
+    Rule(
+        "name-label",
+        "",
+        r"self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+        "metadata.name becomes a label: use lower case letters, digits and '-', "
+        "with a letter or digit at both ends",
+        "metadata.name",
+        lambda name, spec: _NAME.fullmatch(name) is not None,
+    ),
+    Rule(
+        "one-broker",
+        "spec.broker",
+        "[has(self.redis)].filter(x, x).size() == 1",
+        "set exactly one broker: add broker.redis",
+        "spec.broker",
+        lambda name, spec: spec.broker.redis is not None,
+    ),
+    Rule(
+        "one-url-source",
+        "spec.broker.redis",
+        "has(self.url) != has(self.secretRef)",
+        "set exactly one of url and secretRef",
+        "spec.broker.redis",
+        _one_source,
+    ),
+    Rule(
+        "hash-tag",
+        "spec.broker.redis",
+        r"self.topology != 'Cluster' || self.keyNamespace.matches('^[^{}]*[{][^{}]+[}][^{}]*$')",
+        "topology Cluster needs a keyNamespace with exactly one non-empty hash tag, such as {utopia-queue}, "
+        "so that all keys share one slot",
+        "spec.broker.redis.keyNamespace",
+        _hash_tag,
+    ),
+    Rule(
+        "prefetch",
+        "spec",
+        "!has(self.prefetch) || self.prefetch >= self.coroutines",
+        "prefetch must be at least coroutines: raise prefetch, lower coroutines, or leave prefetch out",
+        "spec.prefetch",
+        lambda name, spec: spec.prefetch is None or spec.prefetch >= spec.coroutines,
+    ),
+    Rule(
+        "grace",
+        "spec",
+        "!has(self.template.spec.terminationGracePeriodSeconds) || "
+        "self.template.spec.terminationGracePeriodSeconds > self.shutdownSeconds",
+        "the pod must outlive the worker's own deadline: set terminationGracePeriodSeconds above shutdownSeconds, "
+        "or leave it out",
+        "spec.template.spec.terminationGracePeriodSeconds",
+        _grace,
+    ),
+)
+
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(
+        "queue-immutable",
+        "spec.queue",
+        "self == oldSelf",
+        "the queue is immutable: create another QueueWorker for the other queue, then delete this one",
+        "spec.queue",
+        lambda old, new: old.queue == new.queue,
+    ),
+    Transition(
+        "key-namespace-immutable",
+        "spec.broker.redis",
+        "self.keyNamespace == oldSelf.keyNamespace",
+        "keys are never renamed: create another QueueWorker with the other keyNamespace, then delete this one",
+        "spec.broker.redis.keyNamespace",
+        _same_namespace,
+    ),
+)
+
+
+def broken_rules(name: str, spec: QueueWorkerSpec) -> tuple[Problem, ...]:
+    """Each rule that a resource breaks, in the order of the table."""
+    return tuple(Problem(rule.blames, rule.message) for rule in RULES if not rule.holds(name, spec))
+
+
+def broken_transitions(old: QueueWorkerSpec, new: QueueWorkerSpec) -> tuple[Problem, ...]:
+    """Each rule that a change breaks."""
+    return tuple(Problem(rule.blames, rule.message) for rule in TRANSITIONS if not rule.holds(old, new))

@@ -1,0 +1,90 @@
+"""The pod template: kept raw, with only what the operator needs checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, WithJsonSchema
+
+_CONTAINER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "image"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 63},
+        "image": {"type": "string", "minLength": 1, "maxLength": 1024},
+    },
+    "x-kubernetes-preserve-unknown-fields": True,
+}
+
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "spec": {
+            "type": "object",
+            "required": ["containers"],
+            "properties": {
+                "containers": {"type": "array", "minItems": 1, "maxItems": 32, "items": _CONTAINER_SCHEMA},
+                "terminationGracePeriodSeconds": {"type": "integer", "format": "int64", "minimum": 0},
+            },
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+    },
+}
+
+
+def _check(template: dict[str, Any]) -> dict[str, Any]:
+    """The same as the schema, for a body that did not pass through an API server."""
+    extra = sorted(set(template) - {"metadata", "spec"})
+    if extra:
+        raise ValueError(f"has {', '.join(extra)}: only metadata and spec belong into a pod template")
+    metadata, spec = template.get("metadata", {}), template.get("spec")
+    if not isinstance(metadata, dict):
+        raise ValueError("metadata must be a mapping with labels and annotations")
+    if not isinstance(spec, dict):
+        raise ValueError("spec is required: add spec.containers with the worker's container")
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not 1 <= len(containers) <= 32:
+        raise ValueError("spec.containers is required: list 1 to 32 containers, the worker's among them")
+    for index, container in enumerate(containers):
+        for key in ("name", "image"):
+            value = container.get(key) if isinstance(container, dict) else None
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"spec.containers[{index}].{key} is required: add it")
+    grace = spec.get("terminationGracePeriodSeconds", 0)
+    if not isinstance(grace, int) or isinstance(grace, bool) or grace < 0:
+        raise ValueError("spec.terminationGracePeriodSeconds must be a whole number of seconds")
+    return template
+
+
+#: A raw pod template: what the user wrote, byte for byte as far as JSON goes.
+Template = Annotated[dict[str, Any], AfterValidator(_check), WithJsonSchema(_SCHEMA)]
+
+#: Set by the operator in each worker's container; a template may not set them.
+MANAGED_VARIABLES = frozenset(
+    f"QUEUEWORKER_{name}"
+    for name in (
+        "BROKER_URL",
+        "NAMESPACE",
+        "QUEUE",
+        "COROUTINES",
+        "PREFETCH",
+        "REVISION",
+        "SHUTDOWN_SECONDS",
+        "ADMIN_PORT",
+    )
+)
+
+
+def worker_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container that runs the worker: the one named `worker`, else the first."""
+    containers: list[Mapping[str, Any]] = template["spec"]["containers"]
+    return next((c for c in containers if c.get("name") == "worker"), containers[0])
+
+
+def termination_grace_seconds(template: Mapping[str, Any], shutdown_seconds: int) -> int:
+    """What the template says, else shutdownSeconds and 15 s more: the pod must outlive the worker's own deadline."""
+    given = template["spec"].get("terminationGracePeriodSeconds")
+    return shutdown_seconds + 15 if given is None else int(given)

@@ -1,0 +1,272 @@
+"""The QueueWorker resource, v1alpha1: the one source of the CRD, of parsing and of the documentation.
+
+`api.parse.parse` turns a body into a `QueueWorker`, or into an `InvalidQueueWorker` that says what is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.template import Template
+
+Int32 = Annotated[int, Field(strict=True, json_schema_extra={"format": "int32"})]
+Int64 = Annotated[int, Field(strict=True, json_schema_extra={"format": "int64"})]
+
+
+def whole_seconds(moment: datetime) -> datetime:
+    """In UTC, without a fraction: what a status can hold."""
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+#: Whole seconds in UTC, as Kubernetes writes them, so that what was written equals what is read back.
+Timestamp = Annotated[datetime, AfterValidator(whole_seconds), PlainSerializer(_rfc3339, return_type=str)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", use_enum_values=False
+    )
+
+
+class _Tolerant(_Model):
+    """Written by us or by the API server, perhaps by a newer one: fields that are not known are not errors."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Queue(_Model):
+    """The queue that is consumed. Immutable: drain it and create another QueueWorker."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]*$")] = Field(
+        description="Name of the queue, as producers write it."
+    )
+
+
+class SecretRef(_Model):
+    """One key of a Secret in the namespace of the QueueWorker."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="Name of the Secret.")
+    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+        default="url", description="Key in the Secret that holds the broker's URL."
+    )
+
+
+class Topology(StrEnum):
+    STANDALONE = "Standalone"
+    CLUSTER = "Cluster"
+
+
+class Redis(_Model):
+    """Redis lists. Exactly one of url and secretRef is set."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2048)] | None = Field(
+        default=None,
+        description="Where the broker is, such as redis://redis:6379/0. A URL with a password belongs into secretRef.",
+    )
+    secret_ref: SecretRef | None = Field(default=None, description="Where the broker's URL is kept.")
+    topology: Topology = Field(
+        default=Topology.STANDALONE, description="Cluster when the server is a Redis Cluster."
+    )
+    key_namespace: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        default="utopia-queue",
+        description="Prefix of all keys; on a Redis Cluster with exactly one non-empty hash tag, such as "
+        "{utopia-queue}. Immutable.",
+    )
+
+
+class Broker(_Model):
+    """Where the queue lives: exactly one member."""
+
+    redis: Redis | None = Field(default=None, description="The queue is a Redis list.")
+
+    @property
+    def type(self) -> str:
+        """The member that is set, as the printer column shows it."""
+        return "Redis"
+
+
+class Strategy(StrEnum):
+    ROLLING = "Rolling"
+
+
+class QueueWorkerSpec(_Model):
+    """What is wanted."""
+
+    queue: Queue = Field(description="The queue that is consumed. Immutable.")
+    broker: Broker = Field(description="Where the queue lives: exactly one member.")
+    coroutines: Annotated[Int32, Field(ge=1, le=1000)] = Field(
+        default=1, description="Handlers that run at once in one worker process."
+    )
+    prefetch: Annotated[Int32, Field(ge=1, le=1000)] | None = Field(
+        default=None,
+        description="Unacknowledged deliveries of one worker process at most: waiting, running and unconfirmed "
+        "together. At least coroutines; equal to coroutines when left out.",
+    )
+    replicas: Annotated[Int32, Field(ge=0, le=10000)] = Field(
+        default=1, description="Workers that are wanted. Written through /scale by an autoscaler."
+    )
+    shutdown_seconds: Annotated[Int32, Field(ge=1, le=3600)] = Field(
+        default=30, description="Seconds that a worker has to finish after SIGTERM."
+    )
+    progress_deadline_seconds: Annotated[Int32, Field(ge=30, le=86400)] = Field(
+        default=600, description="Seconds without progress after which a change is reported as Stalled."
+    )
+    strategy: Strategy = Field(
+        default=Strategy.ROLLING,
+        description="How a change is brought out. Rolling: surge the new revision, then drain the old one.",
+    )
+    template: Template = Field(
+        description="The pod template. The container named worker, else the first one, is the worker."
+    )
+
+    @property
+    def effective_prefetch(self) -> int:
+        """prefetch, or coroutines when it was left out."""
+        return self.coroutines if self.prefetch is None else self.prefetch
+
+
+class Condition(_Tolerant):
+    """metav1.Condition."""
+
+    type: Annotated[str, Field(max_length=316)] = Field(description="What the condition is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
+    observed_generation: Int64 = Field(default=0, description="The generation that the condition is about.")
+    last_transition_time: Timestamp = Field(description="When the status last changed.")
+    reason: Annotated[str, Field(min_length=1, max_length=1024)] = Field(description="One stable word.")
+    message: Annotated[str, Field(max_length=32768)] = Field(
+        description="For people: what was read, and the way out."
+    )
+
+
+class StableStatus(_Tolerant):
+    """The revision that serves."""
+
+    revision: Annotated[str, Field(max_length=63)] = Field(description="Name of the revision.")
+    version: Annotated[str, Field(max_length=63)] = Field(
+        description="Its version: the hash of all but prefetch."
+    )
+    deployment: Annotated[str, Field(max_length=63)] = Field(description="Its Deployment or process group.")
+    prefetch: Int32 = Field(description="Its prefetch.")
+
+
+class RolloutStatus(_Tolerant):
+    """The change under way."""
+
+    target: Annotated[str, Field(max_length=63)] | None = Field(
+        default=None, description="The revision that the spec asks for."
+    )
+    stage: Stage = Field(default=Stage.IDLE, description="Where the change stands. Display and resume data.")
+    started_at: Timestamp | None = Field(default=None, description="When the change began.")
+    progressed_at: Timestamp | None = Field(default=None, description="When the change last got further.")
+
+
+class Role(StrEnum):
+    STABLE = "Stable"
+    TARGET = "Target"
+    LEAVING = "Leaving"
+
+
+class RevisionStatus(_Tolerant):
+    """One revision that exists."""
+
+    name: Annotated[str, Field(max_length=63)] = Field(description="Name of the revision.")
+    version: Annotated[str, Field(max_length=63)] = Field(description="Its version.")
+    deployment: Annotated[str, Field(max_length=63)] = Field(description="Its Deployment or process group.")
+    role: Role = Field(description="Stable, Target or Leaving.")
+    replicas: Int32 = Field(description="Workers alive, those that are stopping included.")
+    ready_replicas: Int32 = Field(description="Workers that are ready.")
+    prefetch: Int32 = Field(description="Its prefetch.")
+    coroutines: Int32 | None = Field(default=None, description="Its coroutines, where known.")
+
+
+class BrokerStatus(_Tolerant):
+    """What is known of the broker."""
+
+    type: Annotated[str, Field(max_length=32)] = Field(description="Which member of spec.broker is set.")
+
+
+class QueueWorkerStatus(_Tolerant):
+    """What is. Rebuilt from the world in each pass."""
+
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Ready, Available, BrokerReachable, PlacementValid; Reconciling and Stalled while true.",
+    )
+    observed_generation: Int64 | None = Field(
+        default=None, description="The generation that the last complete pass used."
+    )
+    selector: Annotated[str, Field(max_length=512)] | None = Field(
+        default=None, description="Label selector of the pods, for the scale subresource."
+    )
+    replicas: Int32 | None = Field(default=None, description="Workers alive over all revisions.")
+    ready_replicas: Int32 | None = Field(default=None, description="Ready workers over all revisions.")
+    available_replicas: Int32 | None = Field(
+        default=None, description="Available workers over all revisions."
+    )
+    broker: BrokerStatus | None = Field(default=None, description="What is known of the broker.")
+    stable: StableStatus | None = Field(
+        default=None, description="The revision that serves; absent before the first."
+    )
+    rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
+    revisions: Annotated[tuple[RevisionStatus, ...], Field(max_length=20)] = Field(
+        default=(), description="Each revision that exists."
+    )
+
+    def condition(self, type: str) -> Condition | None:
+        """The condition of that type, if it is there."""
+        return next((c for c in self.conditions if c.type == type), None)
+
+    def to_body(self) -> dict[str, Any]:
+        """As the API server wants it: camelCase, JSON values only, nothing that is absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Metadata(_Tolerant):
+    """The part of ObjectMeta that the operator reads. Local mode fills generation and uid itself."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    deletion_timestamp: Timestamp | None = None
+    finalizers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWorker:
+    """A resource whose spec keeps every rule."""
+
+    metadata: Metadata
+    spec: QueueWorkerSpec
+    status: QueueWorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the field's path, such as `spec.prefetch`, and what to do."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidQueueWorker:
+    """A resource whose spec cannot be used. Its workers are left alone; it can still be deleted."""
+
+    metadata: Metadata
+    status: QueueWorkerStatus
+    problems: tuple[Problem, ...]

@@ -1,0 +1,111 @@
+"""What can be done. Each action is idempotent: doing it twice, or again after a crash, changes nothing more.
+
+Whoever executes a plan takes the actions in order and stops at the first that fails (nothing later is done, the
+status is not written, the key is tried again with backoff). The one exception: an ApplyRevision that is *refused*
+(an invalid template, not a conflict or an outage) is remembered as a `facts.Refusal`, and the plan goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from queueworker_operator.api.reasons import EventReason
+from queueworker_operator.api.revisions import Revision
+from queueworker_operator.api.types import QueueWorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureFinalizer:
+    """Put `queueworker.dev/drain` on the resource. Comes before the first worker is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Let the resource go. Its children go with it by their owner references."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRevision:
+    """Create the Deployment or process group of a revision with that many workers.
+
+    When it already exists, only the number of workers is set: a pod template is never patched.
+    """
+
+    revision: Revision
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRevision:
+    """Make the resource the controller of a child that carries its labels and has no controller."""
+
+    revision: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRevision:
+    """Set the number of workers of a revision that exists. Fewer: those that are not ready go first, all by SIGTERM."""
+
+    revision: str
+    deployment: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetireRevision:
+    """Scale a revision to 0: its workers get SIGTERM and their shutdown time. The Deployment stays for now."""
+
+    revision: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRevision:
+    """Delete a revision that has no worker left. Absent counts as done."""
+
+    revision: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent:
+    """Post an event on the resource."""
+
+    reason: EventReason
+    type: Literal["Normal", "Warning"]
+    message: str
+    #: The same for the same transition: an event with a key that was posted before may be left out.
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Write the status. Always the last action, and only there when something differs."""
+
+    status: QueueWorkerStatus
+
+
+Action = (
+    EnsureFinalizer
+    | RemoveFinalizer
+    | ApplyRevision
+    | AdoptRevision
+    | ScaleRevision
+    | RetireRevision
+    | DeleteRevision
+    | EmitEvent
+    | WriteStatus
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now."""
+
+    actions: tuple[Action, ...]
+    #: The status as it is to be, whether or not it has to be written.
+    status: QueueWorkerStatus
+    #: Seconds after which to look again even if nothing is reported.
+    requeue_after: float

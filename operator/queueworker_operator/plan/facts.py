@@ -1,0 +1,136 @@
+"""What was observed, each with the time of the observation. What could not be observed is Unknown, not empty.
+
+Texts in facts end up in conditions. They must say the same thing while the same thing is true (no counters, no
+times, no random names that change with each look), otherwise each pass would write the status again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+#: Older observations count as Unknown.
+FRESH = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody could look, or looked too long ago. Never lets anything pass."""
+
+    reason: str
+    observed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """Why workers of a revision do not get ready, as the cluster or the process reports it."""
+
+    #: One word: ImagePullBackOff, CrashLoopBackOff, CreateContainerConfigError, FailedCreate, ExitedAtStart, ...
+    reason: str
+    #: Names the pod or process, the image or command, what was reported, and the way out.
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionFacts:
+    """One revision that exists: a Deployment, or a group of processes."""
+
+    #: `<version>-p<prefetch>`, from the child's labels.
+    name: str
+    version: str
+    prefetch: int
+    #: Name of the Deployment or group.
+    deployment: str
+    #: Workers asked for (`spec.replicas` of the Deployment).
+    desired: int
+    #: Ready and available workers, those that are stopping left out.
+    ready: int
+    available: int
+    #: Workers that exist in any form and have not ended, those that are stopping included.
+    alive: int
+    #: Order of creation, such as the creation timestamp in seconds.
+    created: float
+    coroutines: int | None = None
+    failure: WorkerFailure | None = None
+    #: False while the controller has not yet seen the last change of `desired`: `alive == 0` then proves nothing.
+    caught_up: bool = True
+    #: False when the child carries our labels but no controller: it is adopted.
+    owned: bool = True
+    #: Not empty when somebody else controls a child with our name or labels; the text names the owner.
+    #: Such a child is never touched.
+    conflict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The API server (or the local starter) refused to create a revision: its template cannot be used."""
+
+    revision: str
+    #: What the server said.
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """All revisions of one QueueWorker. Empty means: looked, and there are none."""
+
+    revisions: tuple[RevisionFacts, ...]
+    observed_at: datetime
+    #: Remembered by whoever acts, until the resource's generation changes or a later try is accepted.
+    refusals: tuple[Refusal, ...] = ()
+
+
+class BrokerVerdict(StrEnum):
+    """What a check of the broker in `spec.broker` found."""
+
+    REACHABLE = "Reachable"
+    #: Wrong user or password, or commands that are not permitted.
+    AUTHENTICATION_FAILED = "AuthenticationFailed"
+    CONNECTION_FAILED = "ConnectionFailed"
+    TIMEOUT = "Timeout"
+    #: It answers, but the keys of the namespace do not share one slot of a Redis Cluster.
+    UNSAFE_PLACEMENT = "UnsafePlacement"
+    #: The Secret or its key is missing.
+    SECRET_NOT_FOUND = "SecretNotFound"
+    #: The URL cannot be read or has another scheme.
+    INVALID_URL = "InvalidURL"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCheck:
+    """One check of the broker."""
+
+    verdict: BrokerVerdict
+    #: What was read and the way out; never a password. May be empty when reachable.
+    message: str
+    observed_at: datetime
+    #: `api.revisions.broker_identity(spec.broker)` of the spec that was checked. A check of another broker is Unknown.
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the planner sees besides the resource itself (its metadata and its previous status)."""
+
+    workers: Workers | Unknown
+    broker: BrokerCheck | Unknown
+
+
+def fresh_workers(facts: Facts, now: datetime) -> Workers | Unknown:
+    """The workers, or Unknown when the look is too old."""
+    return _too_old("the workers", facts.workers.observed_at, now) or facts.workers
+
+
+def fresh_broker(facts: Facts, identity: str, now: datetime) -> BrokerCheck | Unknown:
+    """The check of the broker with that identity, or Unknown when it is too old or about another broker."""
+    check = facts.broker
+    if isinstance(check, BrokerCheck) and check.identity != identity:
+        return Unknown("the broker in the spec has not been checked yet", check.observed_at)
+    return _too_old("the broker", check.observed_at, now) or check
+
+
+def _too_old(what: str, observed_at: datetime, now: datetime) -> Unknown | None:
+    if now - observed_at <= FRESH:
+        return None
+    return Unknown(f"{what} could not be observed in the last {FRESH.seconds} seconds", observed_at)
