@@ -1,1 +1,1 @@
-"""The QueueWorker resource: its models, rules, names and reasons. Imports nothing of the rest of the operator."""
+"""The QueueWorker resource: its models, rules, names and reasons. Imports nothing else of the operator."""

@@ -13,7 +13,7 @@ FINALIZER = f"{GROUP}/drain"
 #: The one field manager of everything that the operator applies.
 FIELD_MANAGER = "queueworker-operator"
 
-#: On each child and pod: which QueueWorker, which version, which prefetch. A Deployment's selector is these three.
+#: On each child and pod: which QueueWorker, version and prefetch. A Deployment's selector is these three.
 LABEL_WORKER = f"{GROUP}/worker"
 LABEL_VERSION = f"{GROUP}/version"
 LABEL_PREFETCH = f"{GROUP}/prefetch"

@@ -1,7 +1,7 @@
 """From a body to a resource.
 
-The same rules hold for a file in local mode as for the API server, with the same messages. A body that got past the
-API server with something that this operator cannot use is reported the same way.
+The same rules hold for a file in local mode as for the API server, with the same messages. A body that got
+past the API server with something that this operator cannot use is reported the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a revision is, and how it is named.
 
 A *version* is everything that ends up in a pod except prefetch; a *revision* is a version and its prefetch.
-The name follows from the content, so the same spec always leads to the same Deployment: going back re-uses it.
+The name follows from the content: the same spec leads to the same Deployment, so going back re-uses it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def broker_identity(broker: Broker) -> str:
 
 
 def version_of(spec: QueueWorkerSpec) -> str:
-    """`h1-` and 8 hex digits over the raw template and all else that is rendered into pods, except prefetch."""
+    """`h1-` and 8 hex digits over the raw template and all else that goes into pods, except prefetch."""
     content = {
         "broker": _settings(spec.broker),
         "coroutines": spec.coroutines,

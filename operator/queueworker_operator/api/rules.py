@@ -1,4 +1,4 @@
-"""The rules that a type alone cannot say: one table for the CRD (as CEL) and for Python, with the same messages.
+"""The rules that a type alone cannot say: one table for the CRD (as CEL) and for Python, same messages.
 
 CEL messages are static: building one with string() costs more than the API server's budget allows.
 """
@@ -121,8 +121,8 @@ RULES: tuple[Rule, ...] = (
         "spec",
         "!has(self.template.spec.terminationGracePeriodSeconds) || "
         "self.template.spec.terminationGracePeriodSeconds > self.shutdownSeconds",
-        "the pod must outlive the worker's own deadline: set terminationGracePeriodSeconds above shutdownSeconds, "
-        "or leave it out",
+        "the pod must outlive the worker's own deadline: set terminationGracePeriodSeconds above "
+        "shutdownSeconds, or leave it out",
         "spec.template.spec.terminationGracePeriodSeconds",
         _grace,
     ),
@@ -141,7 +141,8 @@ TRANSITIONS: tuple[Transition, ...] = (
         "key-namespace-immutable",
         "spec.broker.redis",
         "self.keyNamespace == oldSelf.keyNamespace",
-        "keys are never renamed: create another QueueWorker with the other keyNamespace, then delete this one",
+        "keys are never renamed: create another QueueWorker with the other keyNamespace, "
+        "then delete this one",
         "spec.broker.redis.keyNamespace",
         _same_namespace,
     ),

@@ -85,6 +85,6 @@ def worker_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def termination_grace_seconds(template: Mapping[str, Any], shutdown_seconds: int) -> int:
-    """What the template says, else shutdownSeconds and 15 s more: the pod must outlive the worker's own deadline."""
+    """What the template says, else shutdownSeconds and 15 s more: the pod outlives the worker's deadline."""
     given = template["spec"].get("terminationGracePeriodSeconds")
     return shutdown_seconds + 15 if given is None else int(given)

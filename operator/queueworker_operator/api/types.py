@@ -40,7 +40,7 @@ class _Model(BaseModel):
 
 
 class _Tolerant(_Model):
-    """Written by us or by the API server, perhaps by a newer one: fields that are not known are not errors."""
+    """Written by us or by the API server, perhaps by a newer one: unknown fields are not errors."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -72,7 +72,8 @@ class Redis(_Model):
 
     url: Annotated[str, Field(min_length=1, max_length=2048)] | None = Field(
         default=None,
-        description="Where the broker is, such as redis://redis:6379/0. A URL with a password belongs into secretRef.",
+        description="Where the broker is, such as redis://redis:6379/0. A URL with a password belongs into "
+        "secretRef.",
     )
     secret_ref: SecretRef | None = Field(default=None, description="Where the broker's URL is kept.")
     topology: Topology = Field(
@@ -110,8 +111,8 @@ class QueueWorkerSpec(_Model):
     )
     prefetch: Annotated[Int32, Field(ge=1, le=1000)] | None = Field(
         default=None,
-        description="Unacknowledged deliveries of one worker process at most: waiting, running and unconfirmed "
-        "together. At least coroutines; equal to coroutines when left out.",
+        description="Unacknowledged deliveries of one worker process at most: waiting, running and "
+        "unconfirmed together. At least coroutines; equal to coroutines when left out.",
     )
     replicas: Annotated[Int32, Field(ge=0, le=10000)] = Field(
         default=1, description="Workers that are wanted. Written through /scale by an autoscaler."

@@ -1,8 +1,9 @@
-"""What can be done. Each action is idempotent: doing it twice, or again after a crash, changes nothing more.
+"""What can be done. Each action is idempotent: doing it twice, or again after a crash, changes nothing.
 
-Whoever executes a plan takes the actions in order and stops at the first that fails (nothing later is done, the
-status is not written, the key is tried again with backoff). The one exception: an ApplyRevision that is *refused*
-(an invalid template, not a conflict or an outage) is remembered as a `facts.Refusal`, and the plan goes on.
+Whoever executes a plan takes the actions in order and stops at the first that fails (nothing later is done,
+the status is not written, the key is tried again with backoff). The one exception: an ApplyRevision that is
+*refused* (an invalid template, not a conflict or an outage) is remembered as a `facts.Refusal`, and the plan
+goes on.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class AdoptRevision:
 
 @dataclass(frozen=True, slots=True)
 class ScaleRevision:
-    """Set the number of workers of a revision that exists. Fewer: those that are not ready go first, all by SIGTERM."""
+    """Set the number of workers of a revision that exists. Those not ready go first, all by SIGTERM."""
 
     revision: str
     deployment: str
@@ -55,7 +56,7 @@ class ScaleRevision:
 
 @dataclass(frozen=True, slots=True)
 class RetireRevision:
-    """Scale a revision to 0: its workers get SIGTERM and their shutdown time. The Deployment stays for now."""
+    """Scale a revision to 0: its workers get SIGTERM and their time to stop. The Deployment stays for now."""
 
     revision: str
     deployment: str

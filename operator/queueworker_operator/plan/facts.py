@@ -1,7 +1,7 @@
-"""What was observed, each with the time of the observation. What could not be observed is Unknown, not empty.
+"""What was observed, each with the time of the observation. What could not be seen is Unknown, not empty.
 
-Texts in facts end up in conditions. They must say the same thing while the same thing is true (no counters, no
-times, no random names that change with each look), otherwise each pass would write the status again.
+Texts in facts end up in conditions. They must say the same thing while the same thing is true (no counters,
+times or names that change with each look), otherwise each pass would write the status again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Unknown:
 class WorkerFailure:
     """Why workers of a revision do not get ready, as the cluster or the process reports it."""
 
-    #: One word: ImagePullBackOff, CrashLoopBackOff, CreateContainerConfigError, FailedCreate, ExitedAtStart, ...
+    #: One word: ImagePullBackOff, CrashLoopBackOff, CreateContainerConfigError, FailedCreate, ...
     reason: str
     #: Names the pod or process, the image or command, what was reported, and the way out.
     message: str
@@ -53,7 +53,7 @@ class RevisionFacts:
     created: float
     coroutines: int | None = None
     failure: WorkerFailure | None = None
-    #: False while the controller has not yet seen the last change of `desired`: `alive == 0` then proves nothing.
+    #: False while the controller has not seen the last change of `desired`: `alive == 0` proves nothing then.
     caught_up: bool = True
     #: False when the child carries our labels but no controller: it is adopted.
     owned: bool = True
@@ -105,8 +105,10 @@ class BrokerCheck:
     #: What was read and the way out; never a password. May be empty when reachable.
     message: str
     observed_at: datetime
-    #: `api.revisions.broker_identity(spec.broker)` of the spec that was checked. A check of another broker is Unknown.
+    #: `api.revisions.broker_identity(spec.broker)` of the spec that was checked; another broker's is Unknown.
     identity: str
+    #: Whether the server is a Redis Cluster, where keys have slots.
+    clustered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

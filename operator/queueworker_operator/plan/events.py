@@ -1,0 +1,89 @@
+"""Events: one for each transition, found by comparing the previous status with the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queueworker_operator.api.reasons import ConditionReason, ConditionType, EventReason, Stage
+from queueworker_operator.api.types import Condition, QueueWorkerStatus
+from queueworker_operator.plan.actions import EmitEvent
+
+#: Stalled for these reasons is posted; what is wrong with the broker is posted from its own conditions.
+_STALLED = {
+    ConditionReason.INVALID_SPEC: EventReason.INVALID_SPEC,
+    ConditionReason.INVALID_TEMPLATE: EventReason.INVALID_TEMPLATE,
+    ConditionReason.NAME_CONFLICT: EventReason.NAME_CONFLICT,
+    ConditionReason.PROGRESS_DEADLINE_EXCEEDED: EventReason.PROGRESS_DEADLINE_EXCEEDED,
+    ConditionReason.DRAIN_OVERDUE: EventReason.DRAIN_OVERDUE,
+}
+
+
+def transitions(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
+    """The events that lead from one status to the next; none between equal ones."""
+    yield from _stages(before, after)
+    yield from _broker(before, after)
+    stalled = _changed(before, after, ConditionType.STALLED)
+    if stalled and (reason := _STALLED.get(ConditionReason(stalled.reason))):
+        yield _event(reason, before, after, stalled)
+    reconciling = _changed(before, after, ConditionType.RECONCILING)
+    if reconciling and reconciling.reason == ConditionReason.WORKERS_FAILING:
+        yield _event(EventReason.WORKERS_FAILING, before, after, reconciling)
+
+
+def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
+    old, new = before.rollout, after.rollout
+    old_place = (old.stage, old.target) if old else None
+    if new and old_place != (new.stage, new.target):
+        key = f"{after.observed_generation}:{new.target}"
+        if new.stage is Stage.PROMOTING:
+            beside = f" beside {after.stable.revision}" if after.stable else ""
+            text = f"{new.target} is brought out{beside}: new workers first, then the old ones are drained."
+            if after.stable and after.stable.revision == new.target:
+                text = f"Back to {new.target}: the workers of other revisions are drained."
+            yield EmitEvent(EventReason.ROLLOUT_STARTED, "Normal", text, f"started:{key}")
+        elif new.stage is Stage.DELETING and (old is None or old.stage is not Stage.DELETING):
+            text = "Deletion: all workers finish and stop; ready messages stay on the broker."
+            yield EmitEvent(EventReason.DRAIN_STARTED, "Normal", text, f"drain:{key}")
+    was, is_ = before.stable, after.stable
+    if is_ and (was is None or was.revision != is_.revision):
+        text = f"{is_.revision} serves alone" + (f"; {was.revision} is retired." if was else ".")
+        key = f"promoted:{after.observed_generation}:{is_.revision}"
+        yield EmitEvent(EventReason.PROMOTED, "Normal", text, key)
+
+
+def _broker(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
+    reachable = _changed(before, after, ConditionType.BROKER_REACHABLE)
+    if reachable and reachable.status == "False":
+        missing = reachable.reason == ConditionReason.SECRET_NOT_FOUND
+        reason = EventReason.SECRET_NOT_FOUND if missing else EventReason.BROKER_UNREACHABLE
+        yield _event(reason, before, after, reachable)
+    elif reachable and reachable.status == "True":
+        was = before.condition(ConditionType.BROKER_REACHABLE)
+        if was and was.status == "False":
+            yield _event(EventReason.BROKER_RECOVERED, before, after, reachable, warning=False)
+    placement = _changed(before, after, ConditionType.PLACEMENT_VALID)
+    if placement and placement.status == "False":
+        yield _event(EventReason.PLACEMENT_REFUSED, before, after, placement)
+
+
+def _changed(before: QueueWorkerStatus, after: QueueWorkerStatus, type_: ConditionType) -> Condition | None:
+    """The new condition, when its status or reason differs from the previous one's."""
+    was, is_ = before.condition(type_), after.condition(type_)
+    if is_ is None or (was and (was.status, was.reason) == (is_.status, is_.reason)):
+        return None
+    return is_
+
+
+def _event(
+    reason: EventReason,
+    before: QueueWorkerStatus,
+    after: QueueWorkerStatus,
+    condition: Condition,
+    *,
+    warning: bool = True,
+) -> EmitEvent:
+    # The state that was left names the transition: after a crash the same event gets the same key.
+    was = before.condition(condition.type)
+    left = f"{was.status}/{was.reason}@{was.last_transition_time:%Y%m%dT%H%M%S}" if was else "nothing"
+    key = f"{condition.type}:{condition.reason}:{after.observed_generation}:{left}"
+    return EmitEvent(reason, "Warning" if warning else "Normal", condition.message, key)

@@ -1,0 +1,37 @@
+"""How many workers each revision gets while one takes over from others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from queueworker_operator.plan.facts import RevisionFacts
+
+
+def serving(revision: RevisionFacts) -> int:
+    """Workers that serve and are meant to stay: a status may still count those that were told to stop."""
+    return min(revision.available, revision.desired)
+
+
+def hold(
+    desired: int, taken_over: int, leaving: Sequence[RevisionFacts], fallback: str | None
+) -> dict[str, int]:
+    """Workers that each leaving revision still has to hold, by name.
+
+    `taken_over` workers of the target serve already, so `desired - taken_over` are needed from the others.
+    They come from those that serve, in the order given; what is missing is asked of `fallback`, if it is among
+    them. So serving capacity never falls below `desired` by our doing, and all together never exceed twice
+    `desired`.
+    """
+    needed = max(0, desired - taken_over)
+    shares: dict[str, int] = {}
+    for revision in leaving:
+        shares[revision.name] = min(serving(revision), needed)
+        needed -= shares[revision.name]
+    if fallback in shares:
+        shares[fallback] += needed
+    return shares
+
+
+def is_empty(revision: RevisionFacts) -> bool:
+    """Proven: no worker is wanted, none is alive, and none is about to be started."""
+    return revision.desired == 0 and revision.alive == 0 and revision.caught_up

@@ -1,0 +1,294 @@
+"""The status that a pass leads to, rebuilt from the world: the same world gives the same status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from queueworker_operator.api.names import selector
+from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
+from queueworker_operator.api.types import (
+    BrokerStatus,
+    Condition,
+    Metadata,
+    QueueWorkerStatus,
+    RevisionStatus,
+    Role,
+    RolloutStatus,
+    StableStatus,
+)
+from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, RevisionFacts, Unknown
+from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
+from queueworker_operator.plan.split import serving
+
+State = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a pass found and decided: all that the status says follows from it and the previous status."""
+
+    stage: Stage
+    revisions: tuple[RevisionFacts, ...]
+    #: Workers that should serve.
+    wanted: int
+    target: str | None
+    stable: StableStatus | None
+    broker_type: str | None
+    #: None keeps what the previous status says of the broker (an invalid spec names none).
+    broker: BrokerCheck | Unknown | None
+    #: What stops the next step.
+    blocker: Guard
+    deadline: timedelta
+
+    @property
+    def settled(self) -> bool:
+        """The world is as the spec wants it."""
+        return (
+            self.stage is Stage.IDLE
+            and self.stable is not None
+            and self.stable.revision == self.target
+            and sum(map(serving, self.revisions)) >= self.wanted
+            and all(r.alive <= self.wanted and r.caught_up for r in self.revisions)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    state: State
+    reason: ConditionReason
+    message: str
+
+
+def build_status(
+    metadata: Metadata, previous: QueueWorkerStatus, view: View, now: datetime
+) -> QueueWorkerStatus:
+    """The whole status. `now` is in whole seconds."""
+    revisions = _revisions(view)
+    rollout = _rollout(previous, view, revisions, now)
+    conditions = _conditions(metadata.generation, previous, _words(view, rollout, now), now)
+    return QueueWorkerStatus(
+        conditions=conditions,
+        observed_generation=metadata.generation,
+        selector=selector(metadata.name),
+        replicas=sum(r.alive for r in view.revisions),
+        ready_replicas=sum(r.ready for r in view.revisions),
+        available_replicas=sum(r.available for r in view.revisions),
+        broker=BrokerStatus(type=view.broker_type) if view.broker_type else previous.broker,
+        stable=view.stable,
+        rollout=rollout,
+        revisions=revisions,
+    )
+
+
+def _revisions(view: View) -> tuple[RevisionStatus, ...]:
+    stable = view.stable.revision if view.stable else None
+
+    def role(name: str) -> Role:
+        return Role.STABLE if name == stable else Role.TARGET if name == view.target else Role.LEAVING
+
+    def order(r: RevisionFacts) -> tuple[bool, float, str]:
+        return (role(r.name) is Role.LEAVING, -r.created, r.name)
+
+    return tuple(
+        RevisionStatus(
+            name=r.name,
+            version=r.version,
+            deployment=r.deployment,
+            role=role(r.name),
+            replicas=r.alive,
+            ready_replicas=r.ready,
+            prefetch=r.prefetch,
+            coroutines=r.coroutines,
+        )
+        for r in sorted(view.revisions, key=order)[:20]
+    )
+
+
+def _rollout(
+    previous: QueueWorkerStatus, view: View, revisions: tuple[RevisionStatus, ...], now: datetime
+) -> RolloutStatus:
+    if view.settled:
+        return RolloutStatus(target=view.target, stage=view.stage)
+    before = previous.rollout
+    same = before is not None and before.target == view.target and before.started_at is not None
+    same = same and (before.stage is Stage.DELETING) == (view.stage is Stage.DELETING) if before else False
+    if before is None or not same:
+        return RolloutStatus(target=view.target, stage=view.stage, started_at=now, progressed_at=now)
+    moved = _got_further(previous.revisions, revisions, view)
+    progressed_at = now if moved else before.progressed_at or before.started_at
+    return RolloutStatus(
+        target=view.target, stage=view.stage, started_at=before.started_at, progressed_at=progressed_at
+    )
+
+
+def _got_further(before: Iterable[RevisionStatus], after: Iterable[RevisionStatus], view: View) -> bool:
+    """More of the target is ready, or less of the others is alive."""
+    old, new = ({r.name: r for r in rows} for rows in (before, after))
+    for name in old.keys() | new.keys():
+        was, is_ = old.get(name), new.get(name)
+        if name == view.target and view.stage is not Stage.DELETING:
+            if (is_.ready_replicas if is_ else 0) > (was.ready_replicas if was else 0):
+                return True
+        elif (is_.replicas if is_ else 0) < (was.replicas if was else 0):
+            return True
+    return False
+
+
+def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionType, _Word]:
+    available = sum(r.available for r in view.revisions)
+    count = f"{available} of {view.wanted} workers are available"
+    words: dict[ConditionType, _Word] = {}
+    stalled = _stalled(view, rollout, now)
+    reconciling = None if stalled or view.settled else _reconciling(view)
+    words[ConditionType.READY] = _ready(view, stalled, reconciling, count)
+    words[ConditionType.AVAILABLE] = (
+        _Word("True", ConditionReason.MINIMUM_REPLICAS_AVAILABLE, f"{count}.")
+        if available >= view.wanted
+        else _Word("False", ConditionReason.MINIMUM_REPLICAS_UNAVAILABLE, f"{count}.")
+    )
+    if view.broker is not None:
+        words |= _broker_words(view.broker)
+    if reconciling:
+        words[ConditionType.RECONCILING] = reconciling
+    if stalled:
+        words[ConditionType.STALLED] = stalled
+    return words
+
+
+def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
+    if isinstance(view.blocker, Fail):
+        return _Word("True", view.blocker.reason, view.blocker.message)
+    if rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
+        return None
+    seconds = int(view.deadline.total_seconds())
+    if view.stage is Stage.DELETING:
+        return _Word(
+            "True",
+            ConditionReason.DRAIN_OVERDUE,
+            f"No worker stopped within {seconds} s. {_waits(view)} Look at the workers that are left; "
+            "the drain goes on.",
+        )
+    return _Word(
+        "True",
+        ConditionReason.PROGRESS_DEADLINE_EXCEEDED,
+        f"No progress within {seconds} s. {_waits(view)} It is still tried.",
+    )
+
+
+def _reconciling(view: View) -> _Word:
+    match view.blocker:
+        case Wait(reason, message):
+            return _Word("True", reason, message)
+        case Unknown(reason=reason):
+            return _Word("True", ConditionReason.VALIDATING, f"Waits before {view.target}: {reason}.")
+        case _:
+            pass
+    failure = _failure(view)
+    if failure:
+        return _Word("True", ConditionReason.WORKERS_FAILING, failure)
+    match view.stage:
+        case Stage.DELETING:
+            return _Word("True", ConditionReason.DELETING, _waits(view))
+        case Stage.IDLE:
+            return _Word("True", ConditionReason.SCALING_STABLE, _waits(view))
+        case Stage.VALIDATING:
+            return _Word("True", ConditionReason.VALIDATING, f"{view.target} is checked and created.")
+        case Stage.PROMOTING:
+            return _Word("True", ConditionReason.ROLLOUT_IN_PROGRESS, _waits(view))
+
+
+def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: str) -> _Word:
+    if stalled:
+        return _Word("False", stalled.reason, stalled.message)
+    if view.stage is Stage.DELETING:
+        return _Word("False", ConditionReason.DELETING, _waits(view))
+    if isinstance(view.blocker, Wait):
+        return _Word("False", view.blocker.reason, view.blocker.message)
+    if view.settled:
+        return _Word("True", ConditionReason.SERVING, f"{view.target} serves: {count}.")
+    if reconciling and reconciling.reason is ConditionReason.WORKERS_FAILING:
+        return _Word("False", ConditionReason.DEGRADED, reconciling.message)
+    message = reconciling.message if reconciling else f"{count}."
+    return _Word("False", ConditionReason.PROGRESSING, message)
+
+
+def _broker_words(check: BrokerCheck | Unknown) -> dict[ConditionType, _Word]:
+    def words(reachable: _Word, placement: _Word) -> dict[ConditionType, _Word]:
+        return {ConditionType.BROKER_REACHABLE: reachable, ConditionType.PLACEMENT_VALID: placement}
+
+    def not_probed(message: str) -> _Word:
+        return _Word("Unknown", ConditionReason.NOT_PROBED, message)
+
+    if isinstance(check, Unknown):
+        word = not_probed(f"{check.reason}.")
+        return words(word, word)
+    reachable = _Word("True", ConditionReason.REACHABLE, "The broker answers.")
+    match check.verdict:
+        case BrokerVerdict.REACHABLE:
+            reason = ConditionReason.SAME_SLOT if check.clustered else ConditionReason.NOT_CLUSTERED
+            text = "All keys share one slot." if check.clustered else "The broker has no slots to split keys."
+            return words(reachable, _Word("True", reason, text))
+        case BrokerVerdict.UNSAFE_PLACEMENT:
+            return words(reachable, _Word("False", ConditionReason.UNSAFE_PLACEMENT, check.message))
+        case other:
+            return words(
+                _Word("False", ConditionReason(other.value), check.message),
+                not_probed("The placement of keys is checked once the broker answers."),
+            )
+
+
+def _failure(view: View) -> str:
+    """What the workers that matter most report: the target's, else any other's."""
+    rows = sorted(view.revisions, key=lambda r: (r.name != view.target, r.name))
+    failures = [r.failure for r in rows if r.failure and serving(r) < r.desired]
+    return f"{failures[0].reason}: {failures[0].message}" if failures else ""
+
+
+def _waits(view: View) -> str:
+    alive = sum(r.alive for r in view.revisions)
+    if view.stage is Stage.DELETING:
+        return f"Waits for {alive} workers to finish and stop; ready messages stay on the broker."
+    match view.blocker:
+        case Wait(_, message) | Fail(_, message):
+            return message
+        case Unknown(reason=reason):
+            return f"Waits before {view.target}: {reason}."
+        case Pass():
+            pass
+    failure = _failure(view)
+    if failure:
+        return failure
+    target = sum(serving(r) for r in view.revisions if r.name == view.target)
+    others = sum(r.alive for r in view.revisions if r.name != view.target)
+    text = f"{target} of {view.wanted} workers of {view.target} are available"
+    return f"{text}; {others} of other revisions are still there." if others else f"{text}."
+
+
+def _conditions(
+    generation: int, previous: QueueWorkerStatus, words: dict[ConditionType, _Word], now: datetime
+) -> tuple[Condition, ...]:
+    conditions = []
+    for type_ in ConditionType:
+        before = previous.condition(type_)
+        word = words.get(type_)
+        if word is None:
+            # What an invalid spec cannot say anew stays; the abnormal-true ones go when they are not true.
+            kept = type_ in (ConditionType.BROKER_REACHABLE, ConditionType.PLACEMENT_VALID)
+            if before and kept:
+                conditions.append(before)
+            continue
+        unchanged = before is not None and before.status == word.state
+        conditions.append(
+            Condition(
+                type=type_.value,
+                status=word.state,
+                observed_generation=generation,
+                last_transition_time=before.last_transition_time if before and unchanged else now,
+                reason=word.reason.value,
+                message=word.message[:32768],
+            )
+        )
+    return tuple(conditions)
