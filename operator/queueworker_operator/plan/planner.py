@@ -1,8 +1,8 @@
 """The next step towards what a QueueWorker asks for.
 
 Rolling: the new revision is created beside the old one at its full number; as its workers become available,
-as many of the old are told to finish and stop; when the last old one is gone, the new revision is the stable one
-and the old Deployment is deleted. Going back needs nothing that is kept: the same spec leads to the same names.
+as many of the old are told to finish and stop; when the last old one is gone, the new revision is the stable
+one and the old Deployment is deleted. Going back needs nothing kept: the same spec leads to the same names.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
 
 
 def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: datetime) -> Plan:
-    """Drain: every worker finishes and stops, then the resource is let go. Ready messages stay on the broker."""
+    """Drain: every worker finishes and stops, then the resource goes. Ready messages stay on the broker."""
     metadata, previous = resource.metadata, resource.status
     if FINALIZER not in metadata.finalizers:
         return Plan((), previous, SETTLED)
@@ -214,7 +214,7 @@ def _shares(
     *,
     frozen: bool,
 ) -> dict[str, int]:
-    """What the others hold. Frozen: what the target took over does not count, and nothing grows unless needed."""
+    """What the others hold. Frozen: what the target took over does not count; nothing grows without need."""
     taken_over = serving(current) if current and not frozen else 0
     shares = hold(desired, taken_over, others, stable.revision if stable else None)
     if frozen and sum(r.desired for r in others) + (current.desired if current else 0) >= desired:
@@ -223,7 +223,7 @@ def _shares(
 
 
 def _steps(others: list[RevisionFacts], shares: dict[str, int]) -> tuple[list[Action], list[Action]]:
-    """What is taken away does not serve or is not needed, so it goes first: twice `desired` is never passed."""
+    """What is taken away does not serve or is not needed, so it goes first: never above twice `desired`."""
     downs: list[Action] = []
     ups: list[Action] = []
     for r in others:
