@@ -1,0 +1,111 @@
+"""The line between the supervisor and one worker process: JSON lines over a socket pair.
+
+Down: the configuration first, then {"do": "stop", "seconds": n}, {"do": "force"}, {"do": "report"}.
+Up: {"report": {...}} once a second and when asked, {"fatal": code, "why": text} before an exit that no
+restart would change. The end of the line means that the other side is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from worker_runtime.settings import Settings
+
+#: A report with a hundred queues stays far below this.
+LONGEST_LINE = 4 * 1024 * 1024
+REPORT_PERIOD = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What a worker process has to know."""
+
+    #: MODULE:APP
+    target: str
+    #: Which of the supervisor's processes it is, from 0.
+    index: int
+    settings: Settings
+    #: Fields of the settings that a flag or a variable gave; these win over the code.
+    given: tuple[str, ...]
+
+    def dump(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def load(cls, line: bytes) -> WorkerConfig:
+        raw = json.loads(line)
+        return cls(raw["target"], raw["index"], Settings(**raw["settings"]), tuple(raw["given"]))
+
+
+class WorkerEnd:
+    """The worker's end. Everything but `read_config` runs on the background loop."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._writer: asyncio.StreamWriter | None = None
+
+    def read_config(self) -> WorkerConfig:
+        """Block until the configuration is here. Raises EOFError when the supervisor is gone."""
+        self._socket.setblocking(True)
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = self._socket.recv(1)  # byte by byte: what follows belongs to the stream
+            if not byte:
+                raise EOFError("the supervisor closed the line before it sent a configuration")
+            line += byte
+        return WorkerConfig.load(bytes(line))
+
+    async def serve(
+        self,
+        report: Callable[[], dict[str, Any]],
+        on_stop: Callable[[float | None], None],
+        on_force: Callable[[], None],
+    ) -> None:
+        """Answer the supervisor until it is gone; then ask for a stop (with None for the default time)."""
+        self._socket.setblocking(False)
+        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
+        ticker = asyncio.create_task(self._report_regularly(report))
+        try:
+            while line := await reader.readline():
+                message = json.loads(line)
+                if message["do"] == "stop":
+                    on_stop(message["seconds"])
+                elif message["do"] == "force":
+                    on_force()
+                elif message["do"] == "report":
+                    self._send({"report": report()})
+        except ConnectionError:
+            pass  # the same as its end
+        finally:
+            ticker.cancel()
+        on_stop(None)
+
+    async def fatal(self, code: int, why: str) -> None:
+        self._send({"fatal": code, "why": why})
+        if self._writer is not None:
+            try:
+                await self._writer.drain()
+            except ConnectionError:
+                pass  # nobody is left to tell
+
+    async def last_report(self, report: dict[str, Any]) -> None:
+        self._send({"report": report})
+        if self._writer is not None:
+            try:
+                await self._writer.drain()
+            except ConnectionError:
+                pass  # nobody is left to tell
+
+    async def _report_regularly(self, report: Callable[[], dict[str, Any]]) -> None:
+        while True:
+            self._send({"report": report()})
+            await asyncio.sleep(REPORT_PERIOD)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(json.dumps(message).encode() + b"\n")

@@ -1,0 +1,123 @@
+"""One worker process as the supervisor holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from worker_runtime.channel import LONGEST_LINE, WorkerConfig
+
+
+class Child:
+    """A started worker process and the line to it."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_report: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._process = process
+        self._writer = writer
+        self._on_report = on_report
+        #: Set by a worker that says that no restart would help: exit code and reason.
+        self.fatal: tuple[int, str] | None = None
+        self._listening_over = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._listening = asyncio.create_task(self._listen(reader))
+
+    @classmethod
+    async def start(cls, config: WorkerConfig, on_report: Callable[[dict[str, Any]], None]) -> Child:
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "worker_runtime.process",
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
+        writer.write(config.dump())
+        return cls(process, reader, writer, on_report)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask_stop(self, seconds: float) -> None:
+        self._send({"do": "stop", "seconds": seconds})
+
+    def ask_force(self) -> None:
+        self._send({"do": "force"})
+
+    async def ask_report(self) -> None:
+        """Return when the next report is here or the process is gone."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._send({"do": "report"})
+        await waiter
+
+    def kill(self) -> None:
+        try:
+            self._process.kill()
+        except ProcessLookupError:
+            pass  # it ended by itself
+
+    async def wait(self) -> int:
+        """The exit code, or the negative number of the signal that ended it; all its reports are read."""
+        code = await self._process.wait()
+        await self._listening
+        self._writer.close()
+        return code
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                try:
+                    message = json.loads(line)
+                except ValueError:
+                    continue  # killed in the middle of a line
+                if "report" in message:
+                    self._on_report(message["report"])
+                    self._wake()
+                elif "fatal" in message:
+                    self.fatal = (message["fatal"], message["why"])
+        except ConnectionError:
+            pass  # the same as its end
+        finally:
+            self._listening_over = True
+            self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._listening_over or self._writer.is_closing():
+            self._wake()
+            return
+        self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+def describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,62 @@
+"""The `queueworker` command. Other distributions add commands through the entry point group
+`queueworker.commands`; each is loaded only when it is called or listed."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from worker_runtime import __version__
+from worker_runtime.cli.inspect import inspect_command
+from worker_runtime.cli.publish import publish_command
+from worker_runtime.cli.run import run_command
+from worker_runtime.cli.settings import settings_command
+
+GROUP = "queueworker.commands"
+
+
+class CommandsOfAll(click.Group):
+    """Own commands first; a plugin can neither replace one nor break the rest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        plugins = {point.name for point in entry_points(group=GROUP)}
+        return sorted({*super().list_commands(ctx), *plugins})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        for point in entry_points(group=GROUP, name=cmd_name):
+            return _load(point)
+        return None
+
+
+def _load(point: EntryPoint) -> click.Command | None:
+    try:
+        command = point.load()
+    except Exception as error:
+        return _warn(point, f"{type(error).__name__}: {error}")
+    if not isinstance(command, click.Command):
+        return _warn(point, f"{point.value} is a {type(command).__name__}, not a click command")
+    return command
+
+
+def _warn(point: EntryPoint, why: str) -> None:
+    why = " ".join(why.split())
+    click.echo(f"Warning: the command {point.name!r} ({point.value}) cannot be loaded: {why}", err=True)
+
+
+@click.group(cls=CommandsOfAll, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="queueworker")
+def main() -> None:
+    """Run queue workers, publish to queues, and look into them."""
+
+
+main.add_command(run_command)
+main.add_command(publish_command)
+main.add_command(inspect_command)
+main.add_command(settings_command)
+
+if __name__ == "__main__":
+    main()

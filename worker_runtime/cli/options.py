@@ -1,0 +1,86 @@
+"""Settings as command-line options, and errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from worker_runtime import exits
+from worker_runtime.brokers.base import BrokerError, PayloadRefusedError
+from worker_runtime.settings import VARIABLES, Settings, SettingsError, Variable, settings_from
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: What every command needs that talks to a broker.
+BROKER_FIELDS = ("broker_url", "namespace")
+ALL_FIELDS = tuple(variable.field for variable in VARIABLES)
+
+
+class Failure(click.ClickException):
+    """One line on standard error and an exit code; no traceback."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+
+def setting_options(fields: Collection[str]) -> Callable[[Command], Command]:
+    """Add one option for each named setting, with its documented help."""
+
+    def decorate(command: Command) -> Command:
+        for variable in reversed([v for v in VARIABLES if v.field in fields]):
+            command = click.option(
+                flag_of(variable),
+                variable.field,
+                callback=_parser(variable),
+                metavar="VALUE",
+                help=f"{variable.help[0].upper()}{variable.help[1:]}. [{variable.name}]",
+            )(command)
+        return command
+
+    return decorate
+
+
+def flag_of(variable: Variable) -> str:
+    return "--" + variable.field.replace("_", "-")
+
+
+def _parser(variable: Variable) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    def parse(_: click.Context, __: click.Parameter, text: str | None) -> Any:
+        if text is None:
+            return None
+        try:
+            return variable.parse(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} cannot be used: {error}.") from None
+
+    return parse
+
+
+def read_settings(flags: dict[str, Any]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings, and which of them a flag or a variable gave. Ends the command when one is bad."""
+    try:
+        settings = settings_from(**flags)
+    except SettingsError as error:
+        raise Failure(str(error), exits.BAD_USAGE) from None
+    given = [
+        variable.field
+        for variable in VARIABLES
+        if flags.get(variable.field) is not None or os.environ.get(variable.name)
+    ]
+    return settings, tuple(given)
+
+
+@contextmanager
+def broker_errors(context: str = "") -> Iterator[None]:
+    """Turn a broker's error into one line and the exit code for it."""
+    try:
+        yield
+    except PayloadRefusedError as error:
+        raise Failure(f"{error}{context}", exits.BAD_USAGE) from None
+    except BrokerError as error:
+        raise Failure(f"{error}{context}", exits.BROKER) from None

@@ -1,0 +1,122 @@
+"""One message through hooks and handler. Whatever user code does, the answer is a reason or None."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from worker_runtime.brokers.base import Delivery
+from worker_runtime.hooks import Hook, HookKind
+from worker_runtime.job import Job
+from worker_runtime.logs import current_delivery
+from worker_runtime.message import Context, Message
+
+#: A reason is kept with every rejected message, so it must not grow with what the user prints.
+LONGEST_REASON = 500
+
+log = logging.getLogger("queueworker.handler")
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of an exception on one capped line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception whose own text raises
+        text = "(its text could not be read)"
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"
+
+
+class Execution:
+    """Bound to one job in one process. Raises RegistrationError when a resource is missing."""
+
+    def __init__(
+        self,
+        job: Job,
+        hooks: Sequence[Hook],
+        resources: Mapping[str, Any],
+        pool: ThreadPoolExecutor | None,
+    ) -> None:
+        #: Set before the worker cancels its own handlers; any other cancellation comes from user code.
+        self.abandoned = False
+        self._job = job
+        self._resources = resources
+        self._pool = pool
+        self._prepare, self._call = job.binding.resolve(resources)
+        self._init = [hook for hook in hooks if hook.kind is HookKind.INIT]
+        self._shutdown = [hook for hook in hooks if hook.kind is HookKind.SHUTDOWN]
+        self._error = [hook for hook in hooks if hook.kind is HookKind.ERROR]
+        per_message = {HookKind.INIT, HookKind.SHUTDOWN, HookKind.ERROR, HookKind.SUCCESS}
+        self._with_context = job.binding.needs_context or any(hook.kind in per_message for hook in hooks)
+        self._plain = job.is_async and not self._init and not self._shutdown
+
+    def context(self, delivery: Delivery) -> Context | None:
+        """A context, when a handler or hook of this job can see it."""
+        return Context(Message.of(delivery), self._resources) if self._with_context else None
+
+    async def run(self, delivery: Delivery, context: Context | None) -> str | None:
+        """None when the message is done, else why it is rejected."""
+        try:
+            try:
+                arguments = self._prepare(delivery, context)
+            except Exception as error:
+                reason = f"the payload does not fit {self._job.binding.payload_type}: {describe(error)}"
+                log.error("%s", reason, extra={"queue": delivery.queue})
+                await self._tell(error, context)
+                return reason[:LONGEST_REASON]
+            if self._plain:
+                await self._call(*arguments)
+            else:
+                await self._run_with_hooks(delivery, context, arguments)
+            return None
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Also SystemExit, KeyboardInterrupt and CancelledError: user code may raise them, and the
+            # worker goes on with the next message.
+            if isinstance(error, asyncio.CancelledError):
+                if self.abandoned:
+                    raise
+                _stay_alive()
+            reason = describe(error)
+            log.error("handler failed: %s", reason, exc_info=error, extra={"queue": delivery.queue})
+            await self._tell(error, context)
+            return reason
+
+    async def _run_with_hooks(
+        self, delivery: Delivery, context: Context | None, arguments: tuple[Any, ...]
+    ) -> None:
+        for hook in self._init:
+            await hook.run(self._resources, context)
+        if self._job.is_async:
+            await self._call(*arguments)
+        else:
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(self._pool, _in_thread, self._call, arguments, delivery)
+            if inspect.isawaitable(result):  # an async function behind a plain wrapper
+                await result
+        for hook in self._shutdown:
+            await hook.run(self._resources, context)
+
+    async def _tell(self, error: BaseException, context: Context | None) -> None:
+        for hook in self._error:
+            try:
+                await hook.run(self._resources, context, error)
+            except Exception as failure:
+                log.error("error hook %s failed: %s", hook.name, failure, exc_info=failure)
+
+
+def _stay_alive() -> None:
+    """Take back what user code did to the handler's task: it serves the next message too."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _in_thread(call: Callable[..., Any], arguments: tuple[Any, ...], delivery: Delivery) -> Any:
+    current_delivery.set(delivery)
+    return call(*arguments)

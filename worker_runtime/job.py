@@ -1,0 +1,68 @@
+"""One registered job: a queue, its handler and its limits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from worker_runtime.binding import Binding, RegistrationError, bind, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    queue: str
+    #: Module and qualified name of the handler, for logs.
+    name: str
+    binding: Binding
+    #: False: the handler runs in a thread.
+    is_async: bool
+    #: Handlers that run at once, per process.
+    coroutines: int
+    #: Waiting, running and unconfirmed deliveries together, per process.
+    prefetch: int
+    #: Hooks of these groups run for this job, besides those for every job.
+    groups: tuple[str, ...]
+
+    def with_limits(self, coroutines: int | None, prefetch: int | None) -> Job:
+        """The same job with other limits. A prefetch that was not given follows the coroutines only where
+        it would be below them and the code did not ask for more. Raises RegistrationError."""
+        workers = self.coroutines if coroutines is None else coroutines
+        if prefetch is None:
+            prefetch = workers if self.prefetch == self.coroutines else self.prefetch
+        check_limits(self.queue, workers, prefetch)
+        return replace(self, coroutines=workers, prefetch=prefetch)
+
+
+def check_limits(queue: str, coroutines: int, prefetch: int) -> None:
+    """Refuse limits that cannot work. Raises RegistrationError."""
+    if coroutines < 1:
+        raise RegistrationError(f"job {queue!r}: coroutines is {coroutines}, it must be 1 or more.")
+    if prefetch < coroutines:
+        raise RegistrationError(
+            f"job {queue!r}: prefetch is {prefetch} and coroutines {coroutines}. Prefetch counts waiting, "
+            "running and unconfirmed deliveries together, so it must be at least the coroutines: raise "
+            "prefetch, lower coroutines, or leave prefetch out."
+        )
+
+
+def make_job(
+    queue: str,
+    handler: Callable[..., Any],
+    coroutines: int,
+    prefetch: int | None,
+    groups: Iterable[str],
+    localns: Mapping[str, Any],
+) -> Job:
+    """Check and bind a handler. Opens no connection. Raises RegistrationError."""
+    if not queue or any(c.isspace() for c in queue):
+        raise RegistrationError(f"job {queue!r}: a queue's name must be one word without spaces.")
+    bound = coroutines if prefetch is None else prefetch
+    check_limits(queue, coroutines, bound)
+    if not callable(handler):
+        raise RegistrationError(f"job {queue!r}: {handler!r} is not a function.")
+    call = getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+    chosen = (groups,) if isinstance(groups, str) else tuple(groups)
+    return Job(queue, name_of(handler), bind(handler, localns), is_async, coroutines, bound, chosen)

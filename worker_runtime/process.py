@@ -1,0 +1,326 @@
+"""One worker process: `python -m worker_runtime.process FD`, started by the supervisor.
+
+The main thread runs the handlers. The background thread renews, reports, listens to the supervisor and
+enforces the deadline of a stop, so that each of these works while a handler blocks the main loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+from worker_runtime import exits, logs
+from worker_runtime.app import App
+from worker_runtime.background import Background
+from worker_runtime.binding import RegistrationError
+from worker_runtime.brokers.base import (
+    Broker,
+    BrokerError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    UnsafePlacementError,
+    WorkerIdentity,
+)
+from worker_runtime.channel import WorkerConfig, WorkerEnd
+from worker_runtime.hooks import HookKind
+from worker_runtime.job import Job
+from worker_runtime.loading import AppImportError, load_app
+from worker_runtime.renewal import Heartbeat, Renewal
+from worker_runtime.settings import SettingsError
+from worker_runtime.state import QueueState
+from worker_runtime.worker import LONGEST_BACKOFF, Worker
+
+log = logging.getLogger("queueworker.process")
+
+
+class FatalError(Exception):
+    """The process cannot work and a restart would not help. Carries the exit code."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class WorkerProcess:
+    """From the configuration to the exit code."""
+
+    def __init__(self, config: WorkerConfig, end: WorkerEnd) -> None:
+        self._config = config
+        self._settings = config.settings
+        host = socket.gethostname().replace(" ", "-")
+        self.identity = WorkerIdentity(
+            self._settings.revision, f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+        )
+        self._end = end
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._background = Background("queueworker background")
+        self._stop_asked = asyncio.Event()
+        self._phase = "starting"
+        self._display_url = ""
+        self._starting_problem = ""
+        self._states: list[QueueState] = []
+        self._heartbeat = Heartbeat(lambda: self._states)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def run(self) -> int:
+        """Work until asked to stop. Returns the exit code, or ends the process at once when forced."""
+        self._background.start()
+        serving = self._background.submit(self._end.serve(self._report, self._stop, self._force))
+        self._loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        try:
+            app = self._load()
+            code = self._loop.run_until_complete(self._main(app))
+        except FatalError as error:
+            log.error("%s", error)
+            self._background.submit(self._end.fatal(error.code, str(error))).result(5)
+            code = error.code
+        except Exception as error:
+            log.error("the worker process failed: %s: %s", type(error).__name__, error, exc_info=error)
+            code = exits.FAULT
+        try:
+            self._background.submit(self._end.last_report(self._report())).result(5)
+        except TimeoutError:
+            pass  # the supervisor does not read any more
+        serving.cancel()
+        self._background.stop()
+        return code
+
+    # -- asked from outside, on the background thread ------------------------------------------------
+
+    def _on_sigterm(self) -> None:
+        self._background.loop.call_soon_threadsafe(self._stop, None)
+
+    def _stop(self, seconds: float | None) -> None:
+        """Begin a graceful stop, once. Its deadline holds even if the main loop never turns again."""
+        if self._deadline is not None:
+            return
+        allowed = self._settings.shutdown_seconds if seconds is None else seconds
+        self._deadline = self._background.loop.call_later(allowed, self._expire, allowed)
+        self._phase = "stopping"
+        self._loop.call_soon_threadsafe(self._stop_asked.set)
+
+    def _expire(self, allowed: float) -> None:
+        held = sum(len(state.outstanding) for state in self._states)
+        running = [
+            f"{state.job_name} ({delivery.pid})" for state in self._states for delivery in state.running_now()
+        ]
+        log.error(
+            "the deadline of %.1f s passed with %d messages outstanding, left to be recovered; running: %s",
+            allowed,
+            held,
+            ", ".join(running) or "none",
+        )
+        self._leave(exits.LEFT_WORK)
+
+    def _force(self) -> None:
+        held = sum(len(state.outstanding) for state in self._states)
+        log.error("forced to end at once with %d messages outstanding, left to be recovered", held)
+        self._leave(exits.FORCED)
+
+    def _leave(self, code: int) -> None:
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        os._exit(code)
+
+    def _report(self) -> dict[str, Any]:
+        states = list(self._states)
+        problem = ""
+        if self._phase == "starting":
+            problem = self._starting_problem or "starting"
+        elif self._phase == "stopping":
+            problem = "stopping"
+        else:
+            lost = [f"queue {s.queue}: {s.broker_problem}" for s in states if s.broker_problem]
+            problem = lost[0] if lost else ""
+        return {
+            "phase": self._phase,
+            "problem": problem,
+            "broker": self._display_url,
+            "receiving": self._phase == "receiving"
+            and all(not state.broker_problem and not state.fence for state in states),
+            "queues": {state.queue: state.report() for state in states},
+        }
+
+    # -- the main thread -----------------------------------------------------------------------------
+
+    def _load(self) -> App:
+        try:
+            return load_app(self._config.target)
+        except AppImportError as error:
+            raise FatalError(exits.BAD_USAGE, str(error)) from error
+        except RegistrationError as error:
+            raise FatalError(exits.FAULT, str(error)) from error
+
+    async def _main(self, app: App) -> int:
+        tick = asyncio.create_task(self._heartbeat.tick(), name="heartbeat")
+        await asyncio.sleep(0)
+        self._background.submit(self._heartbeat.watch())
+        try:
+            app.apply(self._settings, self._config.given)
+            jobs = app.selected_jobs(self._settings)
+            broker = app.make_broker()
+        except SettingsError as error:
+            raise FatalError(exits.BAD_USAGE, str(error)) from error
+        except BrokerError as error:
+            raise FatalError(exits.BAD_USAGE, str(error)) from error
+        self._display_url = broker.display_url
+        try:
+            if not await self._reach(broker, jobs):
+                return exits.STOPPED
+            return await self._consume(app, jobs, broker)
+        except RegistrationError as error:
+            raise FatalError(exits.FAULT, str(error)) from error
+        finally:
+            tick.cancel()
+
+    async def _reach(self, broker: Broker, jobs: list[Job]) -> bool:
+        """Wait for the broker; False when a stop came first. A refusal is fatal, an absence is not: a worker
+        that starts during an outage must not need a restart after it."""
+        attempt = 0
+        while not self._stop_asked.is_set():
+            try:
+                for job in jobs:
+                    await broker.check(job.queue)
+            except BrokerUnavailableError as error:
+                attempt += 1
+                if self._starting_problem != str(error):
+                    self._starting_problem = str(error)
+                    log.warning("waits for the broker: %s", error)
+                await self._pause(min(LONGEST_BACKOFF, 0.1 * 2 ** min(attempt, 10)))
+            except (BrokerRefusedError, UnsafePlacementError) as error:
+                raise FatalError(exits.BROKER, str(error)) from error
+            else:
+                self._starting_problem = ""
+                return True
+        return False
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop_asked.wait()
+        except TimeoutError:
+            pass
+
+    async def _consume(self, app: App, jobs: list[Job], broker: Broker) -> int:
+        groups = {group for job in jobs for group in job.groups}
+        hooks = [hook for hook in app.hooks if hook.covers(groups)]
+        for hook in hooks:
+            if hook.kind is HookKind.WORKER_START:
+                try:
+                    await hook.run(app.resources)
+                except Exception as error:
+                    log.error("start hook failed", exc_info=error)
+                    raise FatalError(
+                        exits.FAULT, f"The start hook {hook.name} raised {type(error).__name__}: {error}"
+                    ) from error
+        consumers, renewals, workers = [], [], []
+        for job in jobs:
+            state = QueueState(job.queue, job.name, job.coroutines, job.prefetch, app.timing.expiry)
+            consumer = broker.consumer(job.queue, self.identity)
+            renewal = await self._background.call(self._renewal(app, broker, state))
+
+            async def verify(renewal: Renewal = renewal) -> bool:
+                return await self._background.call(renewal.verify())
+
+            workers.append(Worker(job, state, consumer, verify, app.hooks, app.resources))
+            consumers.append(consumer)
+            renewals.append(renewal)
+            self._states.append(state)
+            log.info(
+                "consumes with %d coroutines and prefetch %d",
+                job.coroutines,
+                job.prefetch,
+                extra={"queue": job.queue},
+            )
+        # What is imported by now stays for ever; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        if self._phase == "starting":
+            self._phase = "receiving"
+        code = await self._work(workers)
+        for hook in hooks:
+            if hook.kind is HookKind.WORKER_STOP:
+                try:
+                    await hook.run(app.resources)
+                except Exception as error:
+                    log.error("stop hook %s failed: %s", hook.name, error, exc_info=error)
+        try:
+            await app.close()
+        except BrokerError as error:
+            log.error("%s", error)
+        for renewal in renewals:
+            await self._background.call(renewal.stop())
+        for consumer in consumers:
+            await consumer.close()
+        log.info("stopped")
+        return code
+
+    async def _renewal(self, app: App, broker: Broker, state: QueueState) -> Renewal:
+        renewal = Renewal(state, broker.renewer(state.queue, self.identity), app.timing)
+        await renewal.start()
+        return renewal
+
+    async def _work(self, workers: list[Worker]) -> int:
+        """Run all until a stop or a fault of the runtime; then drain. Returns the exit code."""
+        runs = [asyncio.create_task(worker.run(), name=f"worker {worker.job.queue}") for worker in workers]
+        stop = asyncio.create_task(self._stop_asked.wait(), name="stop")
+        await asyncio.wait([stop, *runs], return_when=asyncio.FIRST_COMPLETED)
+        if not stop.done():  # a fault; the others end in order, within a deadline
+            self._background.loop.call_soon_threadsafe(self._stop, None)
+        unknown = sum(state.unknown for state in self._states)
+        began = time.monotonic()
+        log.info("stops: receives nothing more, finishes what runs")
+        for worker in workers:
+            worker.stop()
+        results = await asyncio.gather(*runs, return_exceptions=True)
+        stop.cancel()
+        code = exits.STOPPED
+        if sum(state.unknown for state in self._states) > unknown:
+            log.error("the broker did not confirm every settlement; what it did not apply is recovered later")
+            code = exits.LEFT_WORK
+        for worker, result in zip(workers, results, strict=True):
+            if isinstance(result, BaseException):
+                log.error(
+                    "consuming failed: %s: %s",
+                    type(result).__name__,
+                    result,
+                    exc_info=result,
+                    extra={"queue": worker.job.queue},
+                )
+                code = exits.FAULT
+        log.debug("drained in %.2f s", time.monotonic() - began)
+        return code
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole process group; only the supervisor acts on it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = WorkerEnd(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        config = end.read_config()
+    except EOFError:
+        sys.exit(exits.LEFT_WORK)
+    process = WorkerProcess(config, end)
+    settings = config.settings
+    logs.configure(settings.log_format, settings.log_level, settings.revision, process.identity.worker)
+    code = process.run()
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    sys.stdout.flush()
+    if code == exits.STOPPED:
+        sys.exit(code)
+    os._exit(code)  # a thread of a plain handler may still run and must not hold the exit up
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Keeps deliveries alive, returns what dead workers left, and notices a loop that stands still.
+
+Runs on the background thread with its own connection, so that a handler that blocks the main loop stops
+neither renewal nor reporting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from worker_runtime.brokers.base import BrokerError, Renewer, Timing
+from worker_runtime.state import QueueState
+
+#: Seconds without a turn of the main loop that count as a stall.
+STALL = 1.0
+
+log = logging.getLogger("queueworker.renewal")
+
+
+class Renewal:
+    """One queue's renewer. Make it and use it on the background loop."""
+
+    def __init__(self, state: QueueState, renewer: Renewer, timing: Timing) -> None:
+        self._state = state
+        self._renewer = renewer
+        self._timing = timing
+        self._tasks: list[asyncio.Task[None]] = []
+        self._extra = {"queue": state.queue}
+
+    async def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._renew_loop(), name=f"renew {self._state.queue}"),
+            asyncio.create_task(self._recover_loop(), name=f"recover {self._state.queue}"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._renewer.close()
+
+    async def verify(self) -> bool:
+        """Renew everything now. True when the broker has answered; what it no longer counts as ours is
+        then in the state's `lost`."""
+        try:
+            await self._extend()
+        except BrokerError:
+            return False
+        return True
+
+    async def _extend(self) -> None:
+        state = self._state
+        # Read before the snapshot: whatever is registered later is not older than this.
+        started = state.clock()
+        held = state.held()
+        gone = await self._renewer.extend(held) if held else ()
+        for delivery in gone:
+            state.lost[id(delivery)] = delivery
+        for key in [key for key in list(state.lost) if key not in state.outstanding]:
+            state.lost.pop(key, None)
+        state.confirmed_at = max(state.confirmed_at, started)
+
+    async def _renew_loop(self) -> None:
+        period = self._timing.renewal_period
+        failures, failing_since = 0, 0.0
+        while True:
+            try:
+                await self._extend()
+            except BrokerError as error:
+                failures += 1
+                if failures == 1:
+                    failing_since = self._state.clock()
+                    log.warning("renewal fails: %s", error, extra=self._extra)
+                await asyncio.sleep(min(period, 0.2 * 2 ** min(failures, 8)))
+                continue
+            if failures:
+                down = self._state.clock() - failing_since
+                log.info("renewal works again after %.1f s", down, extra=self._extra)
+                failures = 0
+            await asyncio.sleep(period)
+
+    async def _recover_loop(self) -> None:
+        period = self._timing.renewal_period
+        failing = False
+        while True:
+            try:
+                recovered = await self._renewer.recover()
+            except BrokerError as error:
+                if not failing:
+                    failing = True
+                    log.warning("recovery fails: %s", error, extra=self._extra)
+            else:
+                failing = False
+                if recovered.deliveries or recovered.reservations:
+                    log.info(
+                        "returned to the queue what others left: %d deliveries, %d from reservations",
+                        recovered.deliveries,
+                        recovered.reservations,
+                        extra=self._extra,
+                    )
+            # Spread, so that many workers do not look at the same moment.
+            await asyncio.sleep(period * random.uniform(0.7, 1.3))
+
+
+class Heartbeat:
+    """Ticks on the main loop; watched from the background loop."""
+
+    def __init__(
+        self, states: Callable[[], list[QueueState]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._states = states
+        self._clock = clock
+        self._beat = clock()
+
+    async def tick(self) -> None:
+        """Run on the main loop."""
+        while True:
+            self._beat = self._clock()
+            await asyncio.sleep(STALL / 10)
+
+    async def watch(self) -> None:
+        """Run on the background loop. Tells once when a stall is noticed and once when it is over."""
+        began, culprits = 0.0, ""
+        while True:
+            beat = self._beat
+            if began and beat != began:
+                log.warning("event loop runs again after a stall of %.1f s: %s", beat - began, culprits)
+                began = 0.0
+            elif not began and self._clock() - beat > STALL:
+                began, culprits = beat, self._running()
+                log.warning(
+                    "event loop has stood still for %.1f s: %s. While it does, nothing is received or "
+                    "settled in this process; renewal goes on. Await instead of blocking, or make the "
+                    "handler a plain function, which runs in a thread.",
+                    self._clock() - beat,
+                    culprits,
+                )
+            await asyncio.sleep(STALL / 10)
+
+    def _running(self) -> str:
+        names = [
+            f"{state.job_name} handles message {delivery.pid}"
+            for state in self._states()
+            for delivery in state.running_now()
+        ]
+        return ", ".join(names) if names else "no handler runs"

@@ -1,0 +1,386 @@
+"""One queue in one process: one receive loop, N handlers, one settler.
+
+The order of things for one delivery: received and registered as outstanding, waiting, running, settled with
+others in one call, and only the broker's answer frees its place. Nothing here starts a task, takes a lock
+or makes a metric for a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from worker_runtime.brokers.base import (
+    Action,
+    BrokerError,
+    Consumer,
+    Delivery,
+    Outcome,
+    Settlement,
+)
+from worker_runtime.execution import Execution
+from worker_runtime.hooks import Hook, HookKind
+from worker_runtime.job import Job
+from worker_runtime.logs import current_delivery
+from worker_runtime.message import Context, Message
+from worker_runtime.state import QueueState
+
+#: Seconds between two questions whether a fence is still there.
+FENCE_PAUSE = 1.0
+#: The longest pause between two attempts to reach a broker that is away, in seconds.
+LONGEST_BACKOFF = 5.0
+#: Entries that one receive asks for at most: the limit of one broker transition.
+LARGEST_RECEIVE = 1_000
+#: A handler that never waits gives the loop a turn after this long, in seconds.
+TURN = 0.002
+
+log = logging.getLogger("queueworker.worker")
+
+#: Renews everything of this queue now; True when the broker has answered.
+Verify = Callable[[], Awaitable[bool]]
+
+
+class Worker:
+    """Runs one job. `verify` asks the renewal thread whether waiting deliveries are still ours."""
+
+    def __init__(
+        self,
+        job: Job,
+        state: QueueState,
+        consumer: Consumer,
+        verify: Verify,
+        hooks: Sequence[Hook],
+        resources: Mapping[str, Any],
+    ) -> None:
+        self.job = job
+        self.state = state
+        self._consumer = consumer
+        self._verify = verify
+        self._verifying = asyncio.Lock()
+        self._resources = resources
+        covering = [hook for hook in hooks if hook.covers(job.groups)]
+        self._success_hooks = [hook for hook in covering if hook.kind is HookKind.SUCCESS]
+        self._pool = None if job.is_async else ThreadPoolExecutor(job.coroutines, f"queueworker {job.queue}")
+        self._execution = Execution(job, covering, resources, self._pool)
+        self._buffer: list[Settlement] = []
+        self._settling = 0
+        #: Confirmed messages whose success hooks have not run yet, with their contexts.
+        self._confirmed: deque[tuple[Delivery, Context | None]] = deque()
+        self._contexts: dict[int, Context] = {}
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._room = asyncio.Event()
+        self._to_settle = asyncio.Event()
+        self._to_confirm = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        #: The same fact as a plain attribute, for the handlers to read once a message.
+        self._halted = False
+        self._extra = {"queue": job.queue}
+        self._receiver: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """Work until `stop` was called and nothing is outstanding. Raises only for a fault of the runtime
+        itself; what was outstanding then stays with the broker and is recoverable."""
+        self.state.phase = "receiving"
+        self._receiver = asyncio.create_task(self._receive_loop(), name=f"receive {self.job.queue}")
+        self._tasks = [
+            self._receiver,
+            asyncio.create_task(self._settle_loop(), name=f"settle {self.job.queue}"),
+            asyncio.create_task(self._confirm_loop(), name=f"confirm {self.job.queue}"),
+            *(
+                asyncio.create_task(self._handle_loop(slot), name=f"handler {slot} {self.job.queue}")
+                for slot in range(self.job.coroutines)
+            ),
+        ]
+        drain = asyncio.create_task(self._drain(), name=f"drain {self.job.queue}")
+        everything = [drain, *self._tasks]
+        try:
+            while not drain.done():
+                done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                    everything.remove(task)
+        finally:
+            self._execution.abandoned = True
+            for task in [drain, *self._tasks]:
+                task.cancel()
+            await asyncio.gather(drain, *self._tasks, return_exceptions=True)
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Stop receiving, give back what never started, finish what runs; then `run` returns."""
+        if self._stop_asked.is_set():
+            return
+        self.state.phase = "stopping"
+        self._halted = True
+        self._stop_asked.set()
+        self._room.set()
+        self._consumer.interrupt()
+
+    async def _drain(self) -> None:
+        await self._stop_asked.wait()
+        assert self._receiver is not None
+        await asyncio.wait([self._receiver])
+        self._release_waiting()
+        while self.state.outstanding or self._confirmed:
+            self._progress.clear()
+            await self._progress.wait()
+
+    def _release_waiting(self) -> None:
+        waiting, lost = self.state.waiting, self.state.lost
+        never_started = [delivery for delivery in waiting if id(delivery) not in lost]
+        for delivery in waiting:
+            if id(delivery) in lost:
+                self._drop(delivery)
+        waiting.clear()
+        if never_started:
+            # All at once: the broker puts the releases of one call back in their order.
+            self._buffer.extend(Settlement(delivery, Action.RELEASE) for delivery in never_started)
+            self._to_settle.set()
+            log.info("gives back %d messages that never started", len(never_started), extra=self._extra)
+
+    # -- receiving ---------------------------------------------------------------------------------
+
+    async def _receive_loop(self) -> None:
+        state, clock = self.state, self.state.clock
+        late = state.trust_window / 2
+        failures, lost_at = 0, 0.0
+        while not self._stop_asked.is_set():
+            # Success hooks that lag behind hold receiving back, so that they cannot pile up without bound.
+            limit = min(state.prefetch - max(len(state.outstanding), len(self._confirmed)), LARGEST_RECEIVE)
+            if limit <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            started = clock()
+            try:
+                received = await self._consumer.receive(limit)
+            except BrokerError as error:
+                failures += 1
+                if failures == 1:
+                    lost_at = started
+                if state.broker_problem != str(error):
+                    state.broker_problem = str(error)
+                    log.warning("broker lost: %s", error, extra=self._extra)
+                pause = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
+                await self._pause(pause * random.uniform(0.5, 1.0))
+                continue
+            if failures:
+                log.info("broker back after %.1f s", clock() - lost_at, extra=self._extra)
+                failures, state.broker_problem = 0, ""
+            if received.poisoned:
+                state.poisoned += received.poisoned
+                log.warning(
+                    "%d messages could not be decoded and were put aside",
+                    received.poisoned,
+                    extra=self._extra,
+                )
+            self._note_fence(received.fenced.reason if received.fenced else "")
+            if received.deliveries:
+                self._accept(received.deliveries, late=clock() - started > late)
+            elif received.fenced:
+                await self._pause(FENCE_PAUSE)
+
+    def _accept(self, deliveries: Sequence[Delivery], late: bool) -> None:
+        state = self.state
+        outstanding = state.outstanding
+        for delivery in deliveries:
+            outstanding[id(delivery)] = delivery
+        if late:
+            # The loop was held up while the answer was on its way: nobody renewed these meanwhile.
+            state.suspect_since = state.clock()
+        state.received += len(deliveries)
+        state.waiting.extend(deliveries)
+        idle = self._idle
+        for _ in range(min(len(deliveries), len(idle))):
+            waiter = idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _note_fence(self, reason: str) -> None:
+        if reason == self.state.fence:
+            return
+        self.state.fence = reason
+        if reason:
+            log.warning("fenced, receives nothing: %s", reason, extra=self._extra)
+        else:
+            log.info("fence lifted, receives again", extra=self._extra)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or return at once when a stop is asked for."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop_asked.wait()
+        except TimeoutError:
+            pass
+
+    # -- handling ----------------------------------------------------------------------------------
+
+    async def _handle_loop(self, slot: int) -> None:
+        state, clock, buffer = self.state, self.state.clock, self._buffer
+        waiting, current, lost = state.waiting, state.current, state.lost
+        execution, contexts = self._execution, self._contexts
+        durations, latencies = state.durations.observe, state.latencies.observe
+        commit, reject = Action.COMMIT, Action.REJECT
+        half = max(1, state.prefetch // 2)
+        turn_began = clock()
+        while not self._halted:
+            if not waiting:
+                waiter = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+                turn_began = clock()
+                continue
+            started = clock()
+            if not state.trusted(started):
+                await self._regain_trust()
+                continue
+            delivery = waiting.popleft()
+            if lost and id(delivery) in lost:
+                self._drop(delivery)
+                continue
+            current[slot] = delivery
+            state.running += 1
+            current_delivery.set(delivery)
+            latencies(started + state.wall_offset - delivery.timestamp)
+            context = execution.context(delivery)
+            reason = await execution.run(delivery, context)
+            ended = clock()
+            current[slot] = None
+            state.running -= 1
+            durations(ended - started)
+            if reason is None:
+                if context is not None:
+                    contexts[id(delivery)] = context
+                buffer.append(Settlement(delivery, commit))
+            else:
+                state.handler_errors += 1
+                buffer.append(Settlement(delivery, reject, reason))
+            self._to_settle.set()
+            if ended - turn_began > TURN or (self._settling == 0 and len(buffer) >= half):
+                await asyncio.sleep(0)
+                turn_began = clock()
+
+    async def _regain_trust(self) -> None:
+        """Wait until the broker has said which of the waiting deliveries are still ours."""
+        async with self._verifying:
+            state = self.state
+            if state.trusted(state.clock()) or not state.waiting:
+                return
+            if not await self._verify():
+                await self._pause(0.5)
+
+    def _drop(self, delivery: Delivery) -> None:
+        """Forget a delivery that another owner has: there is nothing to run and nothing to settle."""
+        self.state.superseded += 1
+        self._forget(delivery)
+        log.info(
+            "dropped before it started: another worker has taken it over",
+            extra={**self._extra, "message_id": delivery.pid},
+        )
+
+    def _forget(self, delivery: Delivery) -> None:
+        self.state.outstanding.pop(id(delivery), None)
+        if self.state.lost:
+            self.state.lost.pop(id(delivery), None)
+        self._room.set()
+        self._progress.set()
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    async def _settle_loop(self) -> None:
+        state, buffer = self.state, self._buffer
+        while True:
+            if not buffer:
+                self._to_settle.clear()
+                await self._to_settle.wait()
+                continue
+            batch = buffer[:]
+            buffer.clear()
+            before = (state.unknown, state.superseded, state.missing)
+            self._settling = len(batch)
+            try:
+                await self._consumer.settle(batch, self._on_result)
+            except Exception as error:
+                # A consumer must not raise; if one does, nothing is known of what it did not answer.
+                log.error("settlement failed: %s", error, exc_info=error, extra=self._extra)
+            for settlement in batch if self._settling else ():
+                if id(settlement.delivery) in state.outstanding:
+                    self._on_result(settlement, Outcome.UNKNOWN, "the broker gave no answer")
+            self._settling = 0
+            self._tell_surprises(before)
+
+    def _tell_surprises(self, before: tuple[int, int, int]) -> None:
+        state = self.state
+        after = (state.unknown, state.superseded, state.missing)
+        if after == before:
+            return
+        unknown, superseded, missing = (now - then for now, then in zip(after, before, strict=True))
+        if unknown:
+            log.warning(
+                "the broker's answer was lost for %d settlements; they count as unknown and are not sent "
+                "again. If one was not applied, its message is recovered when its ownership expires.",
+                unknown,
+                extra=self._extra,
+            )
+        if superseded or missing:
+            log.warning(
+                "%d settlements came too late: another worker had taken the message over (%d) or it was "
+                "settled before (%d)",
+                superseded + missing,
+                superseded,
+                missing,
+                extra=self._extra,
+            )
+
+    def _on_result(self, settlement: Settlement, outcome: Outcome, text: str) -> None:
+        state, delivery = self.state, settlement.delivery
+        if state.outstanding.pop(id(delivery), None) is None:
+            return
+        if state.lost:
+            state.lost.pop(id(delivery), None)
+        self._settling -= 1
+        context = self._contexts.pop(id(delivery), None) if self._contexts else None
+        if outcome is Outcome.COMMITTED:
+            state.committed += 1
+            if self._success_hooks:
+                self._confirmed.append((delivery, context))
+                self._to_confirm.set()
+        elif outcome is Outcome.REJECTED:
+            state.rejected += 1
+        elif outcome is Outcome.RELEASED:
+            state.released += 1
+        elif outcome is Outcome.SUPERSEDED:
+            state.superseded += 1
+        elif outcome is Outcome.MISSING:
+            state.missing += 1
+        else:
+            state.unknown += 1
+        self._room.set()
+        self._progress.set()
+
+    async def _confirm_loop(self) -> None:
+        """Run success hooks, each after the confirmation of its own message."""
+        while True:
+            if not self._confirmed:
+                self._to_confirm.clear()
+                await self._to_confirm.wait()
+                continue
+            delivery, context = self._confirmed[0]
+            current_delivery.set(delivery)
+            context = context or Context(Message.of(delivery), self._resources)
+            for hook in self._success_hooks:
+                try:
+                    await hook.run(self._resources, context)
+                except Exception as error:
+                    log.error("success hook %s failed: %s", hook.name, error, exc_info=error)
+            self._confirmed.popleft()
+            self._room.set()
+            self._progress.set()
