@@ -34,7 +34,7 @@ class Settings:
     block_seconds: float = 2.0
     #: 0 turns the admin endpoints off.
     admin_port: int = 0
-    admin_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node
+    admin_host: str = "0.0.0.0"
     log_format: str = "json"
     log_level: str = "info"
 
