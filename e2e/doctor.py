@@ -1,0 +1,88 @@
+"""What this machine has of all that the clusters need, and how the rest is got."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+
+from e2e import cache, engine, golang, oci_wrapper, packages, programs
+from e2e.commands import run
+from e2e.locations import cache_root
+from e2e.versions import GO_TOOLCHAIN
+
+NEEDED_GIGABYTES = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One tool: `usable` is false when it is neither here nor can be got without a person."""
+
+    name: str
+    usable: bool
+    text: str
+
+
+def examine() -> list[Finding]:
+    """Look at every needed tool; installs and starts nothing."""
+    return [
+        _engine(),
+        _package("debootstrap", "a base file system where no registry answers"),
+        _go(),
+        *_tools(),
+        _disk(),
+    ]
+
+
+def _engine() -> Finding:
+    found = engine.running()
+    if found is not None:
+        where = "private engine of this project" if found.private else "the machine's own engine"
+        return Finding("docker engine", True, f"{where} answers")
+    status = open("/proc/self/status").read()  # noqa: SIM115, PTH123
+    absent = oci_wrapper.missing_capabilities(oci_wrapper.bounding_set(status))
+    note = f", with {', '.join(sorted(absent))} taken out of container requests" if absent else ""
+    if shutil.which("dockerd") is not None and os.geteuid() == 0:
+        return Finding("docker engine", True, f"none answers; a private one is started when needed{note}")
+    return _package("dockerd", "an engine to run nodes in", "docker.io")
+
+
+def _package(program: str, why: str, package: str | None = None) -> Finding:
+    path = shutil.which(program)
+    if path is not None:
+        return Finding(program, True, path)
+    name = package or program
+    if packages.can_install():
+        return Finding(program, True, f"installed from Debian's package {name} when needed, for {why}")
+    return Finding(program, False, f"needed for {why}; get it with `apt-get install {name}` as root")
+
+
+def _go() -> Finding:
+    path = shutil.which("go")
+    if path is not None:
+        version = run(
+            [path, "env", "GOVERSION"], environment={"GOTOOLCHAIN": "local"}, check=False
+        ).stdout.strip()
+        if golang.parse_version(version) >= golang.parse_version(GO_TOOLCHAIN):
+            return Finding("go", True, f"{path}, {version}")
+        if golang.parse_version(version) >= golang.SWITCHES_SINCE:
+            return Finding("go", True, f"{path}, {version}, which fetches go{GO_TOOLCHAIN} when needed")
+    return Finding("go", True, f"go{GO_TOOLCHAIN} is fetched from {golang.proxy()} when needed")
+
+
+def _tools() -> list[Finding]:
+    findings = []
+    for name, module in sorted(programs.TOOLS.items()):
+        folder = cache.lookup(cache_root(), programs.MODULES[module].recipe())
+        text = (
+            str(folder / name) if folder else f"built when needed, about {programs.MODULES[module].usually}"
+        )
+        findings.append(Finding(name, True, text))
+    return findings
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(cache_root()).free / 1e9
+    enough = free >= NEEDED_GIGABYTES or not programs.missing(programs.NODE_MODULES)
+    text = f"{free:.0f} GB free at {cache_root()}; the first cluster needs {NEEDED_GIGABYTES:.0f}"
+    return Finding("disk", enough, text)

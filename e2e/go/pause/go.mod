@@ -1,0 +1,3 @@
+module queueworker.example/e2e/pause
+
+go 1.26.0
