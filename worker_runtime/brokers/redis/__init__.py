@@ -1,0 +1,1 @@
+"""Queues in Redis lists, wire-compatible with utopia-php/queue 4."""

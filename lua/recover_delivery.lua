@@ -1,0 +1,87 @@
+-- recover delivery: take over deliveries whose owner stopped renewing, and what workers without tokens left.
+--
+-- KEYS  1 owners hash
+--       2 liveness zset
+--       3 ready list
+--       4 processing list
+--       5 stats total
+--       6 stats processing
+--       7 ledger hash
+--       8.. job keys of the candidates (hints: everything is looked up again here)
+-- ARGV  1 length of the job keys' prefix; what follows is the pid
+--       2 age in milliseconds after which a processing entry without a token counts as left behind
+--       3.. for each candidate the second in which it was published, or "" to leave it alone without a token
+-- Returns {recovered, dropped}: payloads that went back to the head of ready, first candidate foremost, and
+-- entries that were cleared because their record is gone.
+-- Missing liveness means expired. The old token dies; the old revision is booked as taken over.
+
+local pids = pids_of(8, tonumber(ARGV[1]))
+local fault = types_fault({KEYS[1], 'hash', KEYS[2], 'zset', KEYS[3], 'list', KEYS[4], 'list'})
+  or counters_fault({KEYS[5], KEYS[6]})
+if fault then return fault end
+if #pids == 0 then return {0, 0} end
+
+local now, age = now_ms(), tonumber(ARGV[2])
+local owners = redis.call('HMGET', KEYS[1], unpack(pids))
+local expired, stale, legacy, done, sums = {}, {}, {}, {}, {}
+for i = 1, #pids do
+  local pid = pids[i]
+  if not done[pid] then
+    done[pid] = true
+    if owners[i] then
+      local expiry = redis.call('ZSCORE', KEYS[2], pid)
+      if not expiry or tonumber(expiry) <= now then
+        expired[#expired + 1] = i
+        local revision = revision_of(owners[i])
+        sums[revision] = (sums[revision] or 0) + 1
+      end
+    else
+      stale[#stale + 1] = pid
+      local published = tonumber(ARGV[2 + i])
+      if published and now - published * 1000 >= age then legacy[#legacy + 1] = i end
+    end
+  end
+end
+
+local fields, amounts = {}, {}
+for revision, amount in pairs(sums) do
+  fields[#fields + 1] = revision .. ':taken_over'
+  amounts[#amounts + 1] = amount
+end
+fault = ledger_fault(KEYS[7], fields)
+if fault then return fault end
+
+-- The first writes only free memory, so that a full server can still be recovered.
+if #stale > 0 then redis.call('ZREM', KEYS[2], unpack(stale)) end
+local gone, head, dropped, left = {}, {}, 0, 0
+local function give_back(i)
+  local raw = redis.call('MGET', KEYS[7 + i])[1]
+  if raw then
+    gone[#gone + 1] = KEYS[7 + i]
+    head[#head + 1] = raw
+  else
+    dropped = dropped + 1
+  end
+  left = left + 1
+end
+for n = #legacy, 1, -1 do
+  local i = legacy[n]
+  -- Old entries are at the right. Whoever removes the entry may give it back.
+  if redis.call('LREM', KEYS[4], -1, pids[i]) == 1 then give_back(i) end
+end
+for n = #expired, 1, -1 do
+  local i = expired[n]
+  redis.call('HDEL', KEYS[1], pids[i])
+  redis.call('ZREM', KEYS[2], pids[i])
+  redis.call('LREM', KEYS[4], 1, pids[i])
+  give_back(i)
+end
+if left == 0 then return {0, 0} end
+if #gone > 0 then
+  redis.call('DEL', unpack(gone))
+  redis.call('RPUSH', KEYS[3], unpack(head))
+  redis.call('DECRBY', KEYS[5], #gone)
+end
+redis.call('DECRBY', KEYS[6], left)
+for i = 1, #fields do redis.call('HINCRBY', KEYS[7], fields[i], amounts[i]) end
+return {#gone, dropped}

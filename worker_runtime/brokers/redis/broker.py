@@ -1,0 +1,134 @@
+"""The Redis broker: one address and one namespace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from worker_runtime.brokers.base import (
+    BrokerError,
+    BrokerRefusedError,
+    Consumer,
+    Inspector,
+    Publisher,
+    Renewer,
+    Timing,
+    WorkerIdentity,
+)
+from worker_runtime.brokers.redis import transitions
+from worker_runtime.brokers.redis.address import Address
+from worker_runtime.brokers.redis.consumer import RedisConsumer
+from worker_runtime.brokers.redis.faults import explained
+from worker_runtime.brokers.redis.inspector import RedisInspector
+from worker_runtime.brokers.redis.keys import QueueKeys
+from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.placement import slot_of, verify_placement
+from worker_runtime.brokers.redis.publisher import RedisPublisher
+from worker_runtime.brokers.redis.renewer import RedisRenewer
+from worker_runtime.brokers.redis.route import Route
+from worker_runtime.brokers.redis.wire import ReplyError
+
+#: BLMOVE came with 6.2.
+OLDEST_VERSION = (6, 2)
+
+
+class RedisBroker:
+    """Implements `Broker`."""
+
+    def __init__(self, address: Address, namespace: str, timing: Timing) -> None:
+        if not namespace:
+            raise BrokerError("the namespace is empty; give a prefix for all keys, such as utopia-queue")
+        self.display_url = address.display_url
+        self._address = address
+        self._namespace = namespace
+        self._timing = timing
+
+    async def check(self, queue: str) -> None:
+        """See `Broker.check`. Moves nothing."""
+        keys = self._keys(queue)
+        link = self._link(keys)
+        try:
+            await self._check_server(keys, link)
+            await self._check_keys(keys, link)
+            # Asks whether the scripts may run: the same call as a receive, for nothing.
+            await link.run(transitions.reserve(keys, "check", "-", 0, 1), "run its scripts")
+        finally:
+            await link.close(timeout=0.2)
+
+    def consumer(self, queue: str, identity: WorkerIdentity) -> Consumer:
+        for name, word in (("revision", identity.revision), ("worker", identity.worker)):
+            if not word or any(character.isspace() for character in word):
+                raise BrokerError(f"the {name} {word!r} of this worker must be one word without spaces")
+        keys = self._keys(queue)
+        return RedisConsumer(keys, identity, self._timing, self._maker(keys))
+
+    def renewer(self, queue: str, identity: WorkerIdentity) -> Renewer:
+        keys = self._keys(queue)
+        return RedisRenewer(keys, self._timing, self._maker(keys))
+
+    def publisher(self) -> Publisher:
+        return RedisPublisher(self._namespace, self._timing, self._safe_link)
+
+    def inspector(self) -> Inspector:
+        return RedisInspector(self._namespace, self._safe_link)
+
+    def _keys(self, queue: str) -> QueueKeys:
+        if not queue:
+            raise BrokerError("the queue's name is empty; give a name such as stats-usage")
+        keys = QueueKeys(self._namespace, queue)
+        if self._address.cluster:
+            verify_placement(keys)
+        return keys
+
+    def _link(self, keys: QueueKeys) -> Link:
+        return Link(Route(self._address, slot_of(keys)), self._timing.command_timeout)
+
+    def _safe_link(self, keys: QueueKeys) -> Link:
+        if self._address.cluster:
+            verify_placement(keys)
+        return self._link(keys)
+
+    def _maker(self, keys: QueueKeys) -> Callable[[], Link]:
+        return lambda: self._link(keys)
+
+    async def _check_server(self, keys: QueueKeys, link: Link) -> None:
+        replies = await link.batch((("INFO", "server"), ("INFO", "cluster")), "describe itself")
+        info = ""
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                # A user who may not ask is let through here: the next steps meet what matters.
+                if reply.code != "NOPERM":
+                    raise explained(reply, link.name, "describe itself")
+            else:
+                info += reply.decode("utf-8", "replace")
+        version = re.search(r"^redis_version:(\d+)\.(\d+)", info, re.MULTILINE)
+        if version and (int(version[1]), int(version[2])) < OLDEST_VERSION:
+            raise BrokerRefusedError(
+                f"Redis at {link.name} is version {version[1]}.{version[2]};"
+                f" at least {'.'.join(map(str, OLDEST_VERSION))} is needed (BLMOVE)"
+            )
+        if not self._address.cluster and re.search(r"^cluster_enabled:1", info, re.MULTILINE):
+            verify_placement(keys)
+
+    async def _check_keys(self, keys: QueueKeys, link: Link) -> None:
+        expected = keys.expected_types()
+        types = await link.batch([("TYPE", key) for key in expected], "tell the types of its keys")
+        for (key, wanted), held in zip(expected.items(), types, strict=True):
+            if isinstance(held, ReplyError):
+                raise explained(held, link.name, f"read the key {key}")
+            name = held.decode()
+            if name not in {"none", wanted}:
+                raise BrokerRefusedError(
+                    f"Redis at {link.name}: the key {key} holds a {name} where a {wanted} belongs;"
+                    " rename or delete that key, or use another namespace"
+                )
+        counters = keys.counters()
+        values = await link.batch([("GET", key) for key in counters], "read its counters")
+        for key, value in zip(counters, values, strict=True):
+            if isinstance(value, ReplyError):
+                raise explained(value, link.name, f"read the key {key}")
+            if value is not None and not re.fullmatch(rb"-?\d{1,18}", value):
+                raise BrokerRefusedError(
+                    f"Redis at {link.name}: the key {key} holds {value[:40]!r} where a whole number belongs;"
+                    " set it to a whole number or delete it"
+                )

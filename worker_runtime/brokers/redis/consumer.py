@@ -1,0 +1,240 @@
+"""Receiving and settling on one queue.
+
+receive = reserve -> decode -> claim, and when nothing was there one bounded blocking move followed by the
+same again. What the server has handed over is never only in this process: it is in staging, in the
+reservation or owned, and this object remembers a reservation whose answers were lost until it is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+
+from worker_runtime.brokers.base import (
+    Action,
+    BrokerError,
+    BrokerUnavailableError,
+    Delivery,
+    Fenced,
+    OnResult,
+    Outcome,
+    Received,
+    Settlement,
+    Timing,
+    WorkerIdentity,
+)
+from worker_runtime.brokers.redis import transitions
+from worker_runtime.brokers.redis.keys import QueueKeys
+from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.poison import encode_why
+from worker_runtime.brokers.redis.reservation import Reservation
+from worker_runtime.brokers.redis.wire import LostReplyError
+
+_LETTERS = {Action.COMMIT: "c", Action.REJECT: "r", Action.RELEASE: "l"}
+_VERDICTS: dict[int, tuple[Outcome, str]] = {
+    ord("c"): (Outcome.COMMITTED, ""),
+    ord("r"): (Outcome.REJECTED, ""),
+    ord("l"): (Outcome.RELEASED, ""),
+    ord("s"): (Outcome.SUPERSEDED, "another delivery of the same message owns it now"),
+    ord("m"): (
+        Outcome.MISSING,
+        "nobody owns it: settled before, or taken over and given back, or its record is gone",
+    ),
+}
+
+
+class RedisConsumer:
+    """Implements `Consumer`. `make_link` opens nothing."""
+
+    def __init__(
+        self, keys: QueueKeys, identity: WorkerIdentity, timing: Timing, make_link: Callable[[], Link]
+    ) -> None:
+        self._keys = keys
+        self._identity = identity
+        self._timing = timing
+        self._commands = make_link()
+        self._waiting = make_link()
+        # Unique even when two consumers share an identity, so that a token names one delivery.
+        self._origin = f"{identity.worker}.{secrets.token_hex(4)}"
+        self._count = 0
+        self._unfinished: Reservation | None = None
+        self._interrupted = False
+        self._waited = False
+        self._closed = False
+        self._taking: set[asyncio.Task[Received]] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    # receiving
+
+    async def receive(self, limit: int) -> Received:
+        """See `Consumer.receive`."""
+        if limit < 1:
+            return Received()
+        received = await self._take_shielded(limit)
+        if received.deliveries or received.poisoned or received.fenced or self._interrupted:
+            return received
+        if not await self._wait_for_work():
+            return received
+        received = await self._take_shielded(limit)
+        if received.fenced:
+            # What our own wait moved would lie in staging until somebody else reserves.
+            await self._unstage()
+        return received
+
+    def interrupt(self) -> None:
+        """See `Consumer.interrupt`."""
+        self._interrupted = True
+        self._waiting.hang_up()
+
+    async def _take_shielded(self, limit: int) -> Received:
+        task = asyncio.ensure_future(self._take(limit))
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._taken_for_nobody)
+            raise
+
+    def _taken_for_nobody(self, task: asyncio.Task[Received]) -> None:
+        """The caller was cancelled while the server was handing work over: it goes back."""
+        if task.cancelled() or task.exception() is not None or not task.result().deliveries:
+            return
+        back = asyncio.ensure_future(self._give_back(task.result().deliveries))
+        self._giving_back.add(back)
+        back.add_done_callback(self._giving_back.discard)
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        await self.settle([Settlement(delivery, Action.RELEASE) for delivery in deliveries], lambda *_: None)
+
+    async def _take(self, limit: int) -> Received:
+        reservation = self._unfinished
+        if reservation is None or not reservation.reserved:
+            if reservation is None:
+                self._count += 1
+                name = f"{self._origin}.{self._count:x}"
+                reservation = self._unfinished = Reservation(
+                    name, f"{self._identity.revision} {self._identity.worker} {name}", self._keys.queue
+                )
+            reply = await self._commands.run(
+                transitions.reserve(
+                    self._keys, reservation.id, self._identity.revision, limit, self._timing.reservation
+                ),
+                "reserve work",
+                replay=True,
+            )
+            if reply[0] == b"empty":
+                return Received()
+            if reply[0] == b"fenced":
+                return Received(fenced=Fenced(reply[1].decode("utf-8", "replace")))
+            reservation.take(reply)
+        while reservation.entries or reservation.poison:
+            if not await self._claim(reservation):
+                break
+        self._unfinished = None
+        return Received(reservation.owned, reservation.poisoned)
+
+    async def _claim(self, reservation: Reservation) -> bool:
+        """One claim of what is left in the reservation; False when nothing of it is left on the server."""
+        reply = await self._commands.run(
+            transitions.claim(
+                self._keys,
+                reservation.id,
+                reservation.deadline,
+                reservation.token,
+                self._identity.revision,
+                self._timing.expiry,
+                reservation.pids(),
+                [(position, encode_why(why, self._identity)) for position, why in reservation.poison],
+            ),
+            "claim what it reserved",
+            replay=True,
+        )
+        if reply[0] == b"claimed":
+            reservation.claimed_all_but(reply[1:])
+            return True
+        reservation.claimed_before(reply[1:])
+        return False
+
+    async def _wait_for_work(self) -> bool:
+        """Block until something comes, at most `Timing.block` seconds. True when it did."""
+        self._waited = True
+        block = self._timing.block
+        try:
+            moved = await self._waiting.call(
+                ("BLMOVE", self._keys.ready, self._keys.staging, "RIGHT", "LEFT", f"{block:.3f}"),
+                "wait for work",
+                timeout=block + self._timing.command_timeout,
+            )
+        except asyncio.CancelledError:
+            # The move may still happen on the server; then staging has it, and the next reserve takes it.
+            self._waiting.drop()
+            raise
+        except BrokerUnavailableError:
+            if self._interrupted:
+                return False
+            raise
+        return moved is not None
+
+    async def _unstage(self) -> None:
+        while await self._commands.run(transitions.unstage(self._keys), "return staged work", replay=True):
+            pass
+
+    # settling
+
+    async def settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
+        """See `Consumer.settle`."""
+        size = transitions.MAX_ENTRIES
+        if len(settlements) <= size:
+            await self._settle(settlements, on_result)
+            return
+        # The last come first, since every release goes to the very head.
+        starts = range(0, len(settlements), size)
+        for start in reversed(starts):
+            await self._settle(settlements[start : start + size], on_result)
+
+    async def _settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
+        if not settlements:
+            return
+        call = transitions.settle(
+            self._keys,
+            [one.delivery.pid for one in settlements],
+            [one.delivery.receipt for one in settlements],
+            "".join([_LETTERS[one.action] for one in settlements]),
+            self._timing.job_ttl,
+        )
+        try:
+            verdicts: bytes = await self._commands.run(
+                call, "settle deliveries", patience=self._timing.command_timeout
+            )
+        except LostReplyError as error:
+            for one in settlements:
+                on_result(one, Outcome.UNKNOWN, str(error))
+            return
+        except BrokerError as error:
+            for one in settlements:
+                on_result(one, Outcome.UNKNOWN, f"it was not settled: {error}")
+            return
+        for one, letter in zip(settlements, verdicts, strict=True):
+            outcome, text = _VERDICTS[letter]
+            on_result(one, outcome, text)
+
+    # the end
+
+    async def close(self) -> None:
+        """See `Consumer.close`. What our own waits may have left in staging goes back to ready."""
+        if self._closed:
+            return
+        self._closed = self._interrupted = True
+        await self._waiting.close()
+        while self._taking or self._giving_back:
+            await asyncio.wait({*self._taking, *self._giving_back})
+            # A callback of the first may have started one of the second.
+            await asyncio.sleep(0)
+        if self._waited:
+            try:
+                await self._unstage()
+            except BrokerError:
+                pass  # The next reserve of any worker takes it from staging.
+        await self._commands.close()

@@ -1,0 +1,154 @@
+"""Reading one queue, whole and at one moment, for people and for the operator's guards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from worker_runtime.brokers.base import (
+    BrokerRefusedError,
+    LedgerRow,
+    QueueReading,
+    ReservationReading,
+)
+from worker_runtime.brokers.redis.faults import explained
+from worker_runtime.brokers.redis.keys import QueueKeys
+from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.wire import Command, ReplyError
+from worker_runtime.envelope import published_at
+
+#: How often the read is repeated when reservations come and go between its two steps.
+_TRIES = 5
+_LEDGER_WORDS = ("claimed", "committed", "rejected", "released", "taken_over", "poisoned")
+
+
+class RedisInspector:
+    """Implements `Inspector`. Reads in one MULTI, so that a message on its way is counted once."""
+
+    def __init__(self, namespace: str, make_link: Callable[[QueueKeys], Link]) -> None:
+        self._namespace = namespace
+        self._make_link = make_link
+        self._links: dict[str, tuple[QueueKeys, Link]] = {}
+
+    async def read(self, queue: str) -> QueueReading:
+        """Read everything about one queue. Bytes that are not text are shown with escapes."""
+        keys, link = self._queue(queue)
+        commands: list[Command] = [
+            ("TIME",),
+            ("LLEN", keys.ready),
+            ("LINDEX", keys.ready, -1),
+            ("LLEN", keys.staging),
+            ("ZRANGE", keys.reservations, 0, -1, "WITHSCORES"),
+            ("HVALS", keys.owners),
+            ("LLEN", keys.processing),
+            ("ZCARD", keys.delayed),
+            ("LLEN", keys.failed),
+            ("LLEN", keys.dead),
+            ("LLEN", keys.poison),
+            ("GET", keys.total),
+            ("GET", keys.success),
+            ("HGETALL", keys.fence),
+            ("HGETALL", keys.ledger),
+        ]
+        sizes: dict[bytes, int] = {}
+        for _ in range(_TRIES):
+            names = list(sizes)
+            lengths: list[Command] = [("LLEN", keys.reservation(_text(name))) for name in names]
+            replies = await self._transaction(link, [*commands, *lengths])
+            registry = replies[4][::2]
+            sizes = dict(zip(names, replies[len(commands) :], strict=True))
+            if all(name in sizes for name in registry):
+                break
+            sizes = dict.fromkeys(registry, 0) | {n: sizes[n] for n in registry if n in sizes}
+        return self._reading(queue, keys, link, replies, sizes)
+
+    async def close(self) -> None:
+        for _, link in self._links.values():
+            await link.close()
+
+    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
+        if queue not in self._links:
+            keys = QueueKeys(self._namespace, queue)
+            self._links[queue] = (keys, self._make_link(keys))
+        return self._links[queue]
+
+    async def _transaction(self, link: Link, commands: Sequence[Command]) -> list[Any]:
+        replies = await link.batch([("MULTI",), *commands, ("EXEC",)], "read the queue")
+        for reply in replies:
+            if isinstance(reply, ReplyError) and reply.code != "EXECABORT":
+                raise explained(reply, link.name, "read the queue")
+        results: list[Any] = replies[-1]
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, ReplyError):
+                refused = explained(result, link.name, f"read the key {command[1]!s}")
+                raise refused
+        return results
+
+    def _reading(
+        self, queue: str, keys: QueueKeys, link: Link, replies: Sequence[Any], sizes: Mapping[bytes, int]
+    ) -> QueueReading:
+        now = int(replies[0][0]) * 1000 + int(replies[0][1]) // 1000
+        names, deadlines = replies[4][::2], replies[4][1::2]
+        reservations = [
+            ReservationReading(_shown(name), (float(deadline) - now) / 1000, sizes.get(name, 0))
+            for name, deadline in zip(names, deadlines, strict=True)
+        ]
+        published = published_at(replies[2])
+        return QueueReading(
+            queue=queue,
+            ready=replies[1],
+            oldest_ready_age=None if published is None else max(0.0, now / 1000 - published),
+            staging=replies[3],
+            # One that appeared during the read holds at least one message.
+            reserved=sum(sizes.get(name) or 1 for name in names),
+            owned=len(replies[5]),
+            processing=replies[6],
+            delayed=replies[7],
+            failed=replies[8],
+            dead=replies[9],
+            poison=replies[10],
+            total=_counter(keys.total, replies[11], link),
+            success=_counter(keys.success, replies[12], link),
+            reservations=reservations,
+            owners=dict(Counter(_worker_of(token) for token in replies[5])),
+            fences=_pairs(replies[13]),
+            ledger=_ledger(keys.ledger, _pairs(replies[14]), link),
+        )
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _shown(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
+    return {_shown(name): _shown(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _counter(key: str, value: bytes | None, link: Link) -> int:
+    try:
+        return int(value or 0)
+    except ValueError:
+        raise BrokerRefusedError(
+            f"Redis at {link.name}: the key {key} holds {value!r} where a whole number belongs;"
+            " set it to a whole number or delete it"
+        ) from None
+
+
+def _worker_of(token: bytes) -> str:
+    """The second word of `<revision> <worker> <reservation>`."""
+    words = token.split(b" ")
+    return _shown(words[1] if len(words) == 3 else token)
+
+
+def _ledger(key: str, fields: Mapping[str, str], link: Link) -> dict[str, LedgerRow]:
+    rows: dict[str, dict[str, int]] = {}
+    for name, value in fields.items():
+        revision, _, word = name.rpartition(":")
+        if word in _LEDGER_WORDS:
+            rows.setdefault(revision, {})[word] = _counter(f"{key} ({name})", value.encode(), link)
+    return {revision: LedgerRow(**row) for revision, row in sorted(rows.items())}

@@ -1,0 +1,85 @@
+"""Publishing, as producers of the same wire format do: LPUSH of envelopes onto the ready list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from worker_runtime.brokers.base import BrokerUnavailableError, Timing
+from worker_runtime.brokers.redis.keys import QueueKeys
+from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.wire import LostReplyError
+from worker_runtime.envelope import encode_envelope, new_pid
+
+#: One LPUSH takes at most this many messages and about this many bytes.
+_CHUNK = 1000
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class RedisPublisher:
+    """Implements `Publisher`. `make_link` verifies the placement of a queue before anything is sent."""
+
+    def __init__(
+        self,
+        namespace: str,
+        timing: Timing,
+        make_link: Callable[[QueueKeys], Link],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._namespace = namespace
+        self._timing = timing
+        self._make_link = make_link
+        self._clock = clock
+        self._queues: dict[str, tuple[QueueKeys, Link]] = {}
+
+    async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
+        """Publish raw JSON payloads in order and return their pids. Nothing is published when one of them is
+        refused (PayloadRefusedError). When an answer is lost, BrokerUnavailableError says how many were
+        confirmed; it is not tried again, since that could publish twice."""
+        if not payloads:
+            return []
+        pids = [new_pid() for _ in payloads]
+        now = int(self._clock())
+        envelopes = [
+            encode_envelope(pid, queue, now, payload) for pid, payload in zip(pids, payloads, strict=True)
+        ]
+        keys, link = self._queue(queue)
+        confirmed = 0
+        for chunk in _chunks(envelopes):
+            try:
+                await link.call(
+                    ("LPUSH", keys.ready, *chunk), "publish", patience=self._timing.command_timeout
+                )
+            except LostReplyError as error:
+                raise LostReplyError(
+                    f"{error}; of {len(pids)} messages for {queue}, {confirmed} are published,"
+                    f" the next {len(chunk)} may be, the others are not"
+                ) from None
+            except BrokerUnavailableError as error:
+                raise BrokerUnavailableError(
+                    f"{error}; of {len(pids)} messages for {queue}, {confirmed} are published, the others are not"
+                ) from None
+            confirmed += len(chunk)
+        return pids
+
+    async def close(self) -> None:
+        for _, link in self._queues.values():
+            await link.close()
+
+    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
+        if queue not in self._queues:
+            keys = QueueKeys(self._namespace, queue)
+            self._queues[queue] = (keys, self._make_link(keys))
+        return self._queues[queue]
+
+
+def _chunks(envelopes: Sequence[bytes]) -> list[list[bytes]]:
+    chunks: list[list[bytes]] = []
+    size = 0
+    for envelope in envelopes:
+        if not chunks or len(chunks[-1]) >= _CHUNK or size + len(envelope) > _CHUNK_BYTES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(envelope)
+        size += len(envelope)
+    return chunks

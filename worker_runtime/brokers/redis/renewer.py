@@ -1,0 +1,148 @@
+"""Keeping deliveries alive, and giving back what dead workers left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from worker_runtime.brokers.base import Delivery, Recovered, Timing
+from worker_runtime.brokers.redis import transitions
+from worker_runtime.brokers.redis.keys import QueueKeys
+from worker_runtime.brokers.redis.link import Link
+from worker_runtime.envelope import published_at
+
+#: Passes over full pages within one `recover`: 20,000 stranded messages come back in one call.
+_PAGES = 20
+#: Entries looked at per call in the slow searches for what has no liveness or no token.
+_WINDOW = 200
+
+
+class RedisRenewer:
+    """Implements `Renewer`. Candidates are found by bounded reads and judged again inside the scripts."""
+
+    def __init__(self, keys: QueueKeys, timing: Timing, make_link: Callable[[], Link]) -> None:
+        self._keys = keys
+        self._timing = timing
+        self._link = make_link()
+        self._owners_cursor = b"0"
+        self._processing_offset = 0
+
+    async def extend(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
+        """See `Renewer.extend`."""
+        everything = list(deliveries)
+        lost: list[Delivery] = []
+        for start in range(0, len(everything), transitions.MAX_ENTRIES):
+            some = everything[start : start + transitions.MAX_ENTRIES]
+            call = transitions.extend(
+                self._keys, [(one.pid, one.receipt) for one in some], self._timing.expiry
+            )
+            indexes = await self._link.run(call, "renew deliveries", replay=True)
+            lost += [some[index] for index in indexes]
+        return lost
+
+    async def recover(self) -> Recovered:
+        """See `Renewer.recover`."""
+        reservations = await self._recover_reservations()
+        deliveries = await self._recover_expired()
+        deliveries += await self._recover_without_liveness()
+        deliveries += await self._recover_without_token()
+        return Recovered(reservations, deliveries)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _now_ms(self) -> int:
+        seconds, micros = await self._link.call(("TIME",), "tell the time")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def _recover_reservations(self) -> int:
+        due = await self._link.call(
+            ("ZRANGEBYSCORE", self._keys.reservations, "-inf", await self._now_ms(), "LIMIT", 0, _WINDOW),
+            "list expired reservations",
+        )
+        recovered = 0
+        # The latest deadline first: what was reserved earliest ends up at the very head of ready.
+        for name in reversed(due):
+            call = transitions.recover_reservation(self._keys, name.decode("utf-8", "surrogateescape"))
+            recovered += await self._link.run(call, "recover a reservation", replay=True) >= 0
+        return recovered
+
+    async def _recover_expired(self) -> int:
+        recovered = 0
+        for _ in range(_PAGES):
+            pids = await self._link.call(
+                (
+                    "ZRANGEBYSCORE",
+                    self._keys.liveness,
+                    "-inf",
+                    await self._now_ms(),
+                    "LIMIT",
+                    0,
+                    transitions.MAX_ENTRIES,
+                ),
+                "list expired deliveries",
+            )
+            if not pids:
+                break
+            recovered += await self._take_over([(_text(pid), None) for pid in pids])
+            if len(pids) < transitions.MAX_ENTRIES:
+                break
+        return recovered
+
+    async def _recover_without_liveness(self) -> int:
+        """Owners whose liveness vanished count as expired. One step of a scan per call."""
+        self._owners_cursor, flat = await self._link.call(
+            ("HSCAN", self._keys.owners, self._owners_cursor, "COUNT", _WINDOW), "scan the owners"
+        )
+        pids = flat[::2]
+        if not pids:
+            return 0
+        alive = await self._link.call(
+            ("ZMSCORE", self._keys.liveness, *pids), "look at the liveness of deliveries"
+        )
+        return await self._take_over(
+            [(_text(pid), None) for pid, expiry in zip(pids, alive, strict=True) if expiry is None]
+        )
+
+    async def _recover_without_token(self) -> int:
+        """Entries in processing that workers without tokens left, by the age of their envelope. Looks at one
+        window per call, from the old end on."""
+        start = -self._processing_offset - _WINDOW
+        window = await self._link.call(
+            ("LRANGE", self._keys.processing, start, start + _WINDOW - 1), "list the oldest work"
+        )
+        if not window:
+            self._processing_offset = 0
+            return 0
+        owners = await self._link.call(("HMGET", self._keys.owners, *window), "look up owners")
+        pids = [_text(pid) for pid, owner in zip(window, owners, strict=True) if owner is None]
+        # What is taken away moves the rest towards the end; the entries that stay were seen.
+        recovered = 0
+        if pids:
+            records = await self._link.call(
+                ("MGET", *[self._keys.job(pid) for pid in pids]), "read records of old work"
+            )
+            # An entry whose record is gone has no age; nothing can come of it, so it counts as old.
+            candidates = [
+                (pid, 0.0 if record is None else published_at(record))
+                for pid, record in zip(pids, records, strict=True)
+            ]
+            recovered = await self._take_over([one for one in candidates if one[1] is not None])
+        self._processing_offset = (
+            self._processing_offset + len(window) - recovered if len(window) == _WINDOW else 0
+        )
+        return recovered
+
+    async def _take_over(self, candidates: Sequence[tuple[str, float | None]]) -> int:
+        recovered = 0
+        # The last come first, since each group goes to the very head of ready.
+        starts = range(0, len(candidates), transitions.MAX_ENTRIES)
+        for start in reversed(starts):
+            some = candidates[start : start + transitions.MAX_ENTRIES]
+            call = transitions.recover_delivery(self._keys, some, self._timing.legacy_age)
+            back, dropped = await self._link.run(call, "recover deliveries", replay=True)
+            recovered += back + dropped
+        return recovered
+
+
+def _text(pid: bytes) -> str:
+    return pid.decode("utf-8", "surrogateescape")
