@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from worker_runtime.binding import RegistrationError
 from worker_runtime.brokers.base import Broker, Publisher, Timing
+from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.hooks import Hook, HookKind, make_hook
 from worker_runtime.job import Job, make_job
 from worker_runtime.outbox import Outbox, encode_payload
@@ -178,8 +179,6 @@ class App:
 
     def make_broker(self) -> Broker:
         """The broker that the app's URL names. Opens no connection. Raises BrokerError."""
-        from worker_runtime.brokers.connect import broker_from_url
-
         return broker_from_url(self.broker_url, self.namespace, self.timing)
 
     # -- publishing --------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ class Renewal:
         failing = False
         while True:
             try:
+                # Ours first: after an outage they may have expired although this process lives.
+                await self._extend()
                 recovered = await self._renewer.recover()
             except BrokerError as error:
                 if not failing:
