@@ -61,7 +61,8 @@ _raw = msgspec.json.Decoder(msgspec.Raw).decode
 def decode_envelope(raw: bytes) -> Envelope | Unreadable:
     """Read one envelope. Never raises for what the bytes hold.
 
-    `timestamp` and `attempts` may be numbers or numeric text; absent attempts are 0. Other fields are ignored.
+    `timestamp` and `attempts` may be numbers or numeric text; absent attempts are 0. Other fields are
+    ignored.
     """
     try:
         envelope = _strict(raw)
@@ -155,7 +156,8 @@ def check_payload(payload: bytes) -> None:
             payload.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PayloadRefusedError(
-            f"the payload {payload[:40]!r} is not JSON ({error}); encode it first, for example with json.dumps"
+            f"the payload {payload[:40]!r} is not JSON ({error}); encode it first,"
+            " for example with json.dumps"
         ) from None
 
 

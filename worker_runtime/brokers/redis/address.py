@@ -51,7 +51,7 @@ def parse_address(url: str) -> Address:
     plain = scheme.removesuffix("+cluster")
     hosts = _cluster_hosts(rest) if cluster else [rest]
     try:
-        parsed = [cast(dict[str, Any], parse_url(f"{plain}://{host}")) for host in hosts]
+        parsed = [_options(f"{plain}://{host}") for host in hosts]
         port_check = [urlsplit(f"{plain}://{host}").port for host in hosts]
     except ValueError as error:
         raise BrokerError(f"the {scheme}:// URL of the broker cannot be read: {error}") from None
@@ -85,6 +85,10 @@ def _cluster_hosts(rest: str) -> list[str]:
     hosts, slash, tail = rest.partition("/")
     credentials, at, hosts = hosts.rpartition("@")
     return [f"{credentials}{at}{host}{slash}{tail}" for host in hosts.split(",")]
+
+
+def _options(url: str) -> dict[str, Any]:
+    return cast(dict[str, Any], parse_url(url))  # type: ignore[no-untyped-call]
 
 
 def _wants_hostname(options: dict[str, Any]) -> bool:

@@ -59,6 +59,7 @@ class RedisConsumer:
         self._origin = f"{identity.worker}.{secrets.token_hex(4)}"
         self._count = 0
         self._unfinished: Reservation | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._interrupted = False
         self._waited = False
         self._closed = False
@@ -109,6 +110,11 @@ class RedisConsumer:
         await self.settle([Settlement(delivery, Action.RELEASE) for delivery in deliveries], lambda *_: None)
 
     async def _take(self, limit: int) -> Received:
+        # One at a time: after a cancelled receive the next one may come while the first is still finishing.
+        async with self._one_at_a_time:
+            return await self._reserve_and_claim(limit)
+
+    async def _reserve_and_claim(self, limit: int) -> Received:
         reservation = self._unfinished
         if reservation is None or not reservation.reserved:
             if reservation is None:
@@ -129,11 +135,15 @@ class RedisConsumer:
             if reply[0] == b"fenced":
                 return Received(fenced=Fenced(reply[1].decode("utf-8", "replace")))
             reservation.take(reply)
-        while reservation.entries or reservation.poison:
-            if not await self._claim(reservation):
-                break
-        self._unfinished = None
-        return Received(reservation.owned, reservation.poisoned)
+        try:
+            while reservation.entries or reservation.poison:
+                if not await self._claim(reservation):
+                    break
+            self._unfinished = None
+        except BrokerError:
+            if not reservation.owned:
+                raise
+        return Received(*reservation.hand_over())
 
     async def _claim(self, reservation: Reservation) -> bool:
         """One claim of what is left in the reservation; False when nothing of it is left on the server."""

@@ -28,7 +28,8 @@ _REFUSED_TEXT = {
     " of the namespace",
     "OOM": "it is full (maxmemory) and takes no more data; raise maxmemory or remove data",
     "MISCONF": "it refuses writes since it cannot save to disk; repair its disk or its settings",
-    "WRONGTYPE": "a key of this queue holds another type of data; rename or delete it, or use another namespace",
+    "WRONGTYPE": "a key of this queue holds another type of data;"
+    " rename or delete it, or use another namespace",
     "QWTYPE": "rename or delete that key, or use another namespace",
     "QWNUMBER": "set that value to a whole number or delete it",
     "CROSSSLOT": "the keys of this namespace are in different slots of the cluster; put a hash tag into the"
@@ -49,7 +50,8 @@ def explained(error: ReplyError, server: str, doing: str) -> BrokerError:
         )
     if code in {"QWTYPE", "QWNUMBER"}:
         return BrokerRefusedError(
-            f"Redis at {server} cannot {doing}: the key {text.removeprefix(code + ' ')}; {_REFUSED_TEXT[code]}"
+            f"Redis at {server} cannot {doing}: the key {text.removeprefix(code + ' ')};"
+            f" {_REFUSED_TEXT[code]}"
         )
     if "AUTH" in text and "without any password configured" in text:
         hint = "the URL has a password but the server has none; remove it from the URL"

@@ -54,7 +54,7 @@ class RedisInspector:
         sizes: dict[bytes, int] = {}
         for _ in range(_TRIES):
             names = list(sizes)
-            lengths: list[Command] = [("LLEN", keys.reservation(_text(name))) for name in names]
+            lengths: list[Command] = [("LLEN", keys.reservation(name)) for name in names]
             replies = await self._transaction(link, [*commands, *lengths])
             registry = replies[4][::2]
             sizes = dict(zip(names, replies[len(commands) :], strict=True))
@@ -115,10 +115,6 @@ class RedisInspector:
             fences=_pairs(replies[13]),
             ledger=_ledger(keys.ledger, _pairs(replies[14]), link),
         )
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
 
 
 def _shown(value: bytes) -> str:

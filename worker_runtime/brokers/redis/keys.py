@@ -59,11 +59,17 @@ class QueueKeys:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "job_prefix_length", len(self.job_prefix.encode()))
 
-    def job(self, pid: str) -> str:
+    def job(self, pid: str | bytes) -> str | bytes:
+        """`pid` as bytes when it was read from the server, where it may be anything."""
+        if isinstance(pid, bytes):
+            return self.job_prefix.encode() + pid
         return self.job_prefix + pid
 
-    def reservation(self, reservation_id: str) -> str:
-        return f"{self.namespace}.reservation.{self.queue}.{reservation_id}"
+    def reservation(self, reservation_id: str | bytes) -> str | bytes:
+        prefix = f"{self.namespace}.reservation.{self.queue}."
+        if isinstance(reservation_id, bytes):
+            return prefix.encode() + reservation_id
+        return prefix + reservation_id
 
     def expected_types(self) -> dict[str, str]:
         """Key -> Redis type, for every key that is not made up per message."""
@@ -89,6 +95,6 @@ class QueueKeys:
     def counters(self) -> tuple[str, ...]:
         return (self.total, self.processing_count, self.success, self.failed_count)
 
-    def samples(self) -> tuple[str, ...]:
+    def samples(self) -> tuple[str | bytes, ...]:
         """One key of every kind: what has to share a slot on Redis Cluster."""
         return (*self.expected_types(), self.workers, self.job("0"), self.reservation("0"))

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from worker_runtime.brokers.base import BrokerUnavailableError
+from worker_runtime.brokers.base import BrokerError, BrokerUnavailableError
 from worker_runtime.brokers.redis.faults import ELSEWHERE, LATER, explained
 from worker_runtime.brokers.redis.route import Route
 from worker_runtime.brokers.redis.scripts import Call
@@ -97,6 +97,7 @@ class Link:
     async def batch(self, commands: Sequence[Command], doing: str) -> list[Any]:
         """Replies of commands sent in one go, each a reply or a ReplyError. Only for reads and for commands
         whose author can live with a LostReplyError of the whole."""
+        fault: BrokerError = NotSentError(f"Redis at {self.name} sent this client around in circles")
         for _ in range(_REDIRECTIONS):
             wire = self._wire
             if wire is None or not wire.open:
@@ -107,17 +108,14 @@ class Link:
                     replies.append(await wire.answer(future, self._timeout))
                 except ReplyError as error:
                     replies.append(error)
-            first = next((one for one in replies if isinstance(one, ReplyError)), None)
+            refusals = [one for one in replies if isinstance(one, ReplyError)]
             # Only when not one of them ran is the whole asked for elsewhere.
-            if (
-                first is None
-                or first.code not in ELSEWHERE
-                or not all(isinstance(one, ReplyError) for one in replies)
-            ):
+            if not refusals or len(refusals) < len(replies) or refusals[0].code not in ELSEWHERE:
                 return replies
-            if not self._turn(first):
-                raise explained(first, self.name, doing)
-        raise explained(first, self.name, doing)
+            fault = explained(refusals[0], self.name, doing)
+            if not self._turn(refusals[0]):
+                break
+        raise fault
 
     def drop(self) -> None:
         """Give the connection up at once. The next call makes a new one."""
@@ -126,7 +124,8 @@ class Link:
             self._wire = None
 
     def hang_up(self) -> None:
-        """Tell the server that nothing more comes: it ends a blocked command, and forgets this client."""
+        """Take no more commands, and tell the server so: it ends a blocked one and forgets this client."""
+        self._shut = True
         if self._wire is not None:
             self._wire.hang_up()
 

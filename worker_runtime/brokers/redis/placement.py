@@ -15,7 +15,7 @@ def slot_of(keys: QueueKeys) -> int:
 
 def verify_placement(keys: QueueKeys) -> None:
     """Raises UnsafePlacementError that names two keys, their slots and the way out."""
-    first, *others = keys.samples()
+    first, *others = [str(key) for key in keys.samples()]
     slot = key_slot(first.encode())
     for other in others:
         elsewhere = key_slot(other.encode())

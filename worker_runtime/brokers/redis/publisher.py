@@ -57,7 +57,8 @@ class RedisPublisher:
                 ) from None
             except BrokerUnavailableError as error:
                 raise BrokerUnavailableError(
-                    f"{error}; of {len(pids)} messages for {queue}, {confirmed} are published, the others are not"
+                    f"{error}; of {len(pids)} messages for {queue}, {confirmed} are published,"
+                    " the others are not"
                 ) from None
             confirmed += len(chunk)
         return pids

@@ -62,7 +62,7 @@ class RedisRenewer:
         recovered = 0
         # The latest deadline first: what was reserved earliest ends up at the very head of ready.
         for name in reversed(due):
-            call = transitions.recover_reservation(self._keys, name.decode("utf-8", "surrogateescape"))
+            call = transitions.recover_reservation(self._keys, name)
             recovered += await self._link.run(call, "recover a reservation", replay=True) >= 0
         return recovered
 
@@ -83,7 +83,7 @@ class RedisRenewer:
             )
             if not pids:
                 break
-            recovered += await self._take_over([(_text(pid), None) for pid in pids])
+            recovered += await self._take_over([(pid, None) for pid in pids])
             if len(pids) < transitions.MAX_ENTRIES:
                 break
         return recovered
@@ -100,7 +100,7 @@ class RedisRenewer:
             ("ZMSCORE", self._keys.liveness, *pids), "look at the liveness of deliveries"
         )
         return await self._take_over(
-            [(_text(pid), None) for pid, expiry in zip(pids, alive, strict=True) if expiry is None]
+            [(pid, None) for pid, expiry in zip(pids, alive, strict=True) if expiry is None]
         )
 
     async def _recover_without_token(self) -> int:
@@ -114,7 +114,7 @@ class RedisRenewer:
             self._processing_offset = 0
             return 0
         owners = await self._link.call(("HMGET", self._keys.owners, *window), "look up owners")
-        pids = [_text(pid) for pid, owner in zip(window, owners, strict=True) if owner is None]
+        pids = [pid for pid, owner in zip(window, owners, strict=True) if owner is None]
         # What is taken away moves the rest towards the end; the entries that stay were seen.
         recovered = 0
         if pids:
@@ -132,7 +132,7 @@ class RedisRenewer:
         )
         return recovered
 
-    async def _take_over(self, candidates: Sequence[tuple[str, float | None]]) -> int:
+    async def _take_over(self, candidates: Sequence[tuple[bytes, float | None]]) -> int:
         recovered = 0
         # The last come first, since each group goes to the very head of ready.
         starts = range(0, len(candidates), transitions.MAX_ENTRIES)
@@ -142,7 +142,3 @@ class RedisRenewer:
             back, dropped = await self._link.run(call, "recover deliveries", replay=True)
             recovered += back + dropped
         return recovered
-
-
-def _text(pid: bytes) -> str:
-    return pid.decode("utf-8", "surrogateescape")

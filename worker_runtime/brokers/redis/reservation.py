@@ -46,6 +46,12 @@ class Reservation:
                 Delivery(pid, queue, bytes(envelope.payload), envelope.timestamp, envelope.attempts, token)
             )
 
+    def hand_over(self) -> tuple[list[Delivery], int]:
+        """What is owned and how many were put aside since the last time."""
+        owned, poisoned = self.owned, self.poisoned
+        self.owned, self.poisoned = [], 0
+        return owned, poisoned
+
     def pids(self) -> list[str]:
         return [one.pid for one in self.entries]
 

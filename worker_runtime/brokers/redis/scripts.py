@@ -24,7 +24,7 @@ class Call:
     """One transition with its declared keys and its arguments."""
 
     script: Script
-    keys: Sequence[str]
+    keys: Sequence[str | bytes]
     args: Sequence[str | bytes | int]
 
     def by_sha(self) -> tuple[str | bytes | int, ...]:

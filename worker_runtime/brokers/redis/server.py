@@ -100,7 +100,7 @@ class EmbeddedRedis:
     async def start_async(self) -> Self:
         """As `start`, without blocking the event loop."""
         deadline = self._launch()
-        while not self._answers(deadline):
+        while not self._answers(deadline):  # noqa: ASYNC110 - another process has no event to wait for
             await asyncio.sleep(0.01)
         return self
 

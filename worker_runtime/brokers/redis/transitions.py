@@ -99,7 +99,7 @@ def extend(keys: QueueKeys, owned: Sequence[tuple[str, str]], expiry: float) -> 
     return Call(scripts.EXTEND, (keys.owners, keys.liveness), args)
 
 
-def recover_reservation(keys: QueueKeys, reservation: str) -> Call:
+def recover_reservation(keys: QueueKeys, reservation: str | bytes) -> Call:
     return Call(
         scripts.RECOVER_RESERVATION,
         (keys.reservations, keys.reservation(reservation), keys.ready),
@@ -108,10 +108,9 @@ def recover_reservation(keys: QueueKeys, reservation: str) -> Call:
 
 
 def recover_delivery(
-    keys: QueueKeys, candidates: Sequence[tuple[str, float | None]], legacy_age: float
+    keys: QueueKeys, candidates: Sequence[tuple[bytes, float | None]], legacy_age: float
 ) -> Call:
     """`candidates` holds (pid, second of publication, or None to leave it alone when it has no token)."""
-    prefix = keys.job_prefix
     return Call(
         scripts.RECOVER_DELIVERY,
         [
@@ -122,7 +121,7 @@ def recover_delivery(
             keys.total,
             keys.processing_count,
             keys.ledger,
-            *[prefix + pid for pid, _ in candidates],
+            *[keys.job(pid) for pid, _ in candidates],
         ],
         [
             keys.job_prefix_length,

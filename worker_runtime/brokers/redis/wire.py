@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
 
 from worker_runtime.brokers.base import BrokerUnavailableError
 
-Command = tuple[str | bytes | int | float, ...]
+Command = tuple[str | int | float | bytes | memoryview, ...]
 
 
 class NotSentError(BrokerUnavailableError):
@@ -39,6 +39,8 @@ class ReplyError(Exception):
 
 
 _INCOMPLETE = object()
+# Its annotation admits one argument only; the function takes any number.
+_pack = cast(Callable[[Command], bytes], hiredis.pack_command)
 
 
 class Wire(asyncio.Protocol):
@@ -93,7 +95,7 @@ class Wire(asyncio.Protocol):
     def send_many(self, commands: Sequence[Command]) -> list[asyncio.Future[Any]]:
         if not self.open or self._transport is None or self._transport.is_closing():
             raise NotSentError(f"the connection to {self.name} is closed")
-        packed = b"".join([hiredis.pack_command(command) for command in commands])
+        packed = b"".join([_pack(command) for command in commands])
         futures = [self._loop.create_future() for _ in commands]
         self._waiting.extend(futures)
         self._transport.write(packed)
