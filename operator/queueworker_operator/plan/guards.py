@@ -52,8 +52,8 @@ def broker_guard(check: BrokerCheck | Unknown) -> Guard:
             return Fail(ConditionReason(refused.value), f"{check.message} {_LEFT_ALONE}")
 
 
-def template_guard(target: Revision, workers: Workers) -> Guard:
-    """Whether the target can be created at all."""
+def creation_guard(target: Revision, workers: Workers) -> Pass | Fail:
+    """Whether it makes sense to try to create the target."""
     for existing in workers.revisions:
         if existing.deployment == target.deployment and existing.conflict:
             return Fail(
@@ -70,6 +70,12 @@ def template_guard(target: Revision, workers: Workers) -> Guard:
             f"container {container['name']} sets {', '.join(managed)}, which the operator sets from spec: "
             f"remove it from spec.template. {_LEFT_ALONE}",
         )
+    return Pass()
+
+
+def refusal_guard(target: Revision, workers: Workers) -> Pass | Fail:
+    """Whether the last try to create the target was refused. It is tried again in each pass all the same:
+    quotas and admission policies change without a change of the resource."""
     for refusal in workers.refusals:
         if refusal.revision == target.name:
             return Fail(
@@ -77,9 +83,3 @@ def template_guard(target: Revision, workers: Workers) -> Guard:
                 f"{target.deployment} was refused: {refusal.message} Correct spec.template. {_LEFT_ALONE}",
             )
     return Pass()
-
-
-def was_refused(target: Revision, workers: Workers) -> bool:
-    """Whether the last try to create the target was refused. It is tried again in each pass: quotas and
-    admission policies change without a change of the resource."""
-    return any(refusal.revision == target.name for refusal in workers.refusals)

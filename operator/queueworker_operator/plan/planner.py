@@ -43,7 +43,7 @@ from queueworker_operator.plan.facts import (
     fresh_broker,
     fresh_workers,
 )
-from queueworker_operator.plan.guards import Fail, Guard, Pass, broker_guard, template_guard, was_refused
+from queueworker_operator.plan.guards import Fail, Guard, Pass, broker_guard, creation_guard, refusal_guard
 from queueworker_operator.plan.split import hold, is_empty, serving
 from queueworker_operator.plan.status import View, build_status
 
@@ -70,8 +70,8 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     metadata, spec, previous = resource.metadata, resource.spec, resource.status
     target = revision_of(metadata.name, spec)
     broker = fresh_broker(facts, broker_identity(spec.broker), now)
-    judged = template_guard(target, workers)
-    guard: Guard = judged if isinstance(judged, Fail) else broker_guard(broker)
+    creatable, reachable = creation_guard(target, workers), broker_guard(broker)
+    guard = _first_obstacle(creatable, refusal_guard(target, workers), reachable)
 
     revisions = _ours(workers)
     current = next((r for r in revisions if r.name == target.name), None)
@@ -80,14 +80,11 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     # Once begun, a change of the number still applies; only a proven guard begins.
     moves = is_back or isinstance(guard, Pass) or _is_under_way(previous, target)
     others = _keep_first(revisions, target.name, stable)
-    may_create = is_back or isinstance(broker_guard(broker), Pass)
-    refused = was_refused(target, workers)
-    creatable = isinstance(judged, Pass) or refused
 
     shares = _shares(spec.replicas, current, others, stable, frozen=not (is_back or isinstance(guard, Pass)))
     downs, ups = _steps(others, shares)
     if current is None:
-        if may_create and creatable:
+        if isinstance(creatable, Pass) and (is_back or isinstance(reachable, Pass)):
             ups.append(ApplyRevision(target, spec.replicas))
     elif current.desired != spec.replicas and moves:
         change = ScaleRevision(target.name, target.deployment, spec.replicas)
@@ -106,7 +103,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     left = tuple(r for r in revisions if r not in gone)
 
     if stable is not None and stable.revision == target.name:
-        stage = Stage.IDLE if len(left) <= 1 else Stage.PROMOTING
+        stage = Stage.IDLE if all(r.name == target.name for r in left) else Stage.PROMOTING
     else:
         stage = Stage.PROMOTING if current is not None and moves else Stage.VALIDATING
     view = View(
@@ -235,6 +232,10 @@ def _steps(others: list[RevisionFacts], shares: dict[str, int]) -> tuple[list[Ac
         else:
             (downs if share < r.desired else ups).append(ScaleRevision(r.name, r.deployment, share))
     return downs, ups
+
+
+def _first_obstacle(*guards: Guard) -> Guard:
+    return next((guard for guard in guards if not isinstance(guard, Pass)), Pass())
 
 
 def _is_under_way(previous: QueueWorkerStatus, target: Revision) -> bool:

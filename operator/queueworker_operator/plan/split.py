@@ -19,8 +19,8 @@ def hold(
 
     `taken_over` workers of the target serve already, so `desired - taken_over` are needed from the others.
     They come from those that serve, in the order given; what is missing is asked of `fallback`, if it is
-    among them. So serving capacity never falls below `desired` by our doing, and all together never exceed twice
-    `desired`.
+    among them. So serving capacity never falls below `desired` by our doing, and all together never exceed
+    twice `desired`.
     """
     needed = max(0, desired - taken_over)
     shares: dict[str, int] = {}

@@ -1,0 +1,128 @@
+"""Resources, facts and times for the tests of the planner."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from queueworker_operator.api.names import FINALIZER, GROUP_VERSION, KIND
+from queueworker_operator.api.parse import parse
+from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus, StableStatus
+from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Facts, RevisionFacts, Unknown, Workers
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def body(name: str = "stats-usage", **changes: Any) -> dict[str, Any]:
+    """A valid resource. A change is a dotted path with `__` for dots: spec__replicas=3; None removes."""
+    resource: dict[str, Any] = {
+        "apiVersion": GROUP_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "namespace": "workers",
+            "uid": "u1",
+            "generation": 1,
+            "finalizers": [FINALIZER],
+        },
+        "spec": {
+            "queue": {"name": "stats-usage"},
+            "broker": {"redis": {"url": "redis://redis:6379/0"}},
+            "replicas": 2,
+            "coroutines": 4,
+            "prefetch": 100,
+            "template": {"spec": {"containers": [{"name": "worker", "image": "demo:v1"}]}},
+        },
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = resource
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = copy.deepcopy(value)
+    return resource
+
+
+def template(image: str, **spec: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "worker", "image": image}], **spec}}
+
+
+def worker(**changes: Any) -> QueueWorker:
+    parsed = parse(body(**changes))
+    assert isinstance(parsed, QueueWorker), parsed
+    return parsed
+
+
+def invalid(**changes: Any) -> InvalidQueueWorker:
+    parsed = parse(body(**changes))
+    assert isinstance(parsed, InvalidQueueWorker), parsed
+    return parsed
+
+
+def target_of(resource: QueueWorker) -> Revision:
+    return revision_of(resource.metadata.name, resource.spec)
+
+
+def image_revision(image: str, **changes: Any) -> Revision:
+    return target_of(worker(spec__template=template(image), **changes))
+
+
+def seen(
+    revision: Revision,
+    desired: int,
+    available: int | None = None,
+    alive: int | None = None,
+    created: float = 0.0,
+    **more: Any,
+) -> RevisionFacts:
+    """A revision that exists; every worker that is wanted is available unless said otherwise."""
+    available = desired if available is None else available
+    return RevisionFacts(
+        name=revision.name,
+        version=revision.version,
+        prefetch=revision.prefetch,
+        deployment=revision.deployment,
+        desired=desired,
+        ready=available,
+        available=available,
+        alive=max(desired, available) if alive is None else alive,
+        created=created,
+        **more,
+    )
+
+
+def reachable(resource: QueueWorker, now: datetime = START) -> BrokerCheck:
+    return broker(resource, BrokerVerdict.REACHABLE, "", now)
+
+
+def broker(resource: QueueWorker, verdict: BrokerVerdict, message: str, now: datetime = START) -> BrokerCheck:
+    return BrokerCheck(verdict, message, now, broker_identity(resource.spec.broker))
+
+
+def facts(
+    resource: QueueWorker,
+    *revisions: RevisionFacts,
+    check: BrokerCheck | Unknown | None = None,
+    now: datetime = START,
+    **more: Any,
+) -> Facts:
+    return Facts(Workers(revisions, now, **more), check or reachable(resource, now))
+
+
+def stable_status(revision: Revision, **more: Any) -> QueueWorkerStatus:
+    stable = StableStatus(
+        revision=revision.name,
+        version=revision.version,
+        deployment=revision.deployment,
+        prefetch=revision.prefetch,
+    )
+    return QueueWorkerStatus(stable=stable, **more)
