@@ -8,8 +8,15 @@ from typing import Any
 
 from queueworker_operator.api.names import FINALIZER, GROUP_VERSION, KIND
 from queueworker_operator.api.parse import parse
+from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
-from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus, StableStatus
+from queueworker_operator.api.types import (
+    InvalidQueueWorker,
+    QueueWorker,
+    QueueWorkerStatus,
+    RolloutStatus,
+    StableStatus,
+)
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Facts, RevisionFacts, Unknown, Workers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -126,3 +133,39 @@ def stable_status(revision: Revision, **more: Any) -> QueueWorkerStatus:
         prefetch=revision.prefetch,
     )
     return QueueWorkerStatus(stable=stable, **more)
+
+
+V1, V2, V3 = (image_revision(f"demo:v{n}") for n in (1, 2, 3))
+GONE = {"metadata__deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def wants(image: str, replicas: int, status: QueueWorkerStatus | None = None, **more: object) -> QueueWorker:
+    changes = {"spec__template": template(image), "spec__replicas": replicas, **more}
+    if status is not None:
+        changes["status"] = status.to_body()
+    return worker(**changes)
+
+
+def on(stable: str, target: str | None = None, stage: Stage = Stage.PROMOTING) -> QueueWorkerStatus:
+    """A previous status: that revision is stable; with a target, the change to it is under way."""
+    revisions = {"v1": V1, "v2": V2, "v3": V3}
+    rollout = RolloutStatus(target=(revisions[target or stable]).name, stage=stage if target else Stage.IDLE)
+    return stable_status(revisions[stable], rollout=rollout)
+
+
+ANY = worker()
+
+
+def down(resource: QueueWorker, *revisions: object) -> Facts:
+    check = broker(resource, BrokerVerdict.CONNECTION_FAILED, "redis:6379 refused the connection.")
+    return facts(resource, *revisions, check=check)  # type: ignore[arg-type]
+
+
+NOBODY_LOOKED = Unknown("nobody looked", START)
+
+FIRST = wants("demo:v1", 3, metadata__finalizers=[])
+ROLL = wants("demo:v2", 4, on("v1"))
+MID = wants("demo:v2", 4, on("v1", "v2"))
+MID_3 = wants("demo:v3", 4, on("v1", "v2"))
+BACK = wants("demo:v1", 4, on("v1", "v2"))
+IDLE = wants("demo:v1", 4, on("v1"))

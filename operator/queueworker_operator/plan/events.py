@@ -21,6 +21,7 @@ _STALLED = {
 def transitions(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
     """The events that lead from one status to the next; none between equal ones."""
     yield from _stages(before, after)
+    yield from _retired(before, after)
     yield from _broker(before, after)
     stalled = _changed(before, after, ConditionType.STALLED)
     if stalled and (reason := _STALLED.get(ConditionReason(stalled.reason))):
@@ -49,6 +50,17 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
         text = f"{is_.revision} serves alone" + (f"; {was.revision} is retired." if was else ".")
         key = f"promoted:{after.observed_generation}:{is_.revision}"
         yield EmitEvent(EventReason.PROMOTED, "Normal", text, key)
+
+
+def _retired(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
+    """Superseded revisions that are gone. (The retirement of the stable one is part of Promoted.)"""
+    there = {r.name for r in after.revisions} | {after.rollout.target if after.rollout else None}
+    there.add(before.stable.revision if before.stable else None)
+    for r in before.revisions:
+        if r.name not in there:
+            text = f"{r.name} was superseded and has no worker left; {r.deployment} is deleted."
+            key = f"retired:{after.observed_generation}:{r.name}"
+            yield EmitEvent(EventReason.REVISION_RETIRED, "Normal", text, key)
 
 
 def _broker(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:

@@ -124,8 +124,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     actions += [AdoptRevision(r.name, r.deployment) for r in revisions if not r.owned]
     actions += [*downs, *ups]
     actions += [DeleteRevision(r.name, r.deployment) for r in gone]
-    events = [_retired(r) for r in gone if r.name != (previous.stable and previous.stable.revision)]
-    events += _scaled(metadata.generation, previous, current, target, spec.replicas, downs + ups)
+    events = _scaled(metadata.generation, previous, current, target, spec.replicas, downs + ups)
     requeue = BLOCKED if not isinstance(guard, Pass) else SETTLED if view.settled else MOVING
     return _finish(actions, events, previous, status, requeue)
 
@@ -257,12 +256,6 @@ def _deadline(resource: QueueWorker | InvalidQueueWorker) -> timedelta:
     grace = termination_grace_seconds(spec.template, spec.shutdown_seconds)
     extra = grace if resource.metadata.deletion_timestamp else 0
     return timedelta(seconds=spec.progress_deadline_seconds + extra)
-
-
-def _retired(revision: RevisionFacts) -> EmitEvent:
-    text = f"{revision.name} has no worker left; {revision.deployment} is deleted."
-    key = f"retired:{revision.name}:{revision.created}"
-    return EmitEvent(EventReason.REVISION_RETIRED, "Normal", text, key)
 
 
 def _scaled(
