@@ -1,0 +1,59 @@
+"""Look at local workers: ask each one whether it is ready, and add up the facts of each group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+
+import aiohttp
+
+from queueworker_operator.act.processes import ProcessGroup, Worker
+from queueworker_operator.plan.facts import Refusal, RevisionFacts, Workers
+
+#: Seconds that a worker has to answer.
+_ANSWER = aiohttp.ClientTimeout(total=2.0)
+
+
+async def observe_processes(
+    groups: Iterable[ProcessGroup],
+    refusals: Iterable[Refusal],
+    session: aiohttp.ClientSession,
+    now: datetime,
+) -> Workers:
+    """Ask every worker that is meant to stay at /readyz, then say what there is. Never raises."""
+    groups = list(groups)
+    asked = [w for group in groups for w in group.workers if w.pid is not None and not w.stopping]
+    await asyncio.gather(*(_look(worker, session) for worker in asked))
+    return Workers(tuple(_facts(group) for group in groups), now, tuple(refusals))
+
+
+async def _look(worker: Worker, session: aiohttp.ClientSession) -> None:
+    pid = worker.pid
+    try:
+        async with session.get(f"http://127.0.0.1:{worker.admin_port}/readyz", timeout=_ANSWER) as answer:
+            ready = answer.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        ready = False
+    # It may have ended, or been told to stop, while it was asked.
+    if worker.pid == pid and not worker.stopping:
+        worker.saw(ready)
+
+
+def _facts(group: ProcessGroup) -> RevisionFacts:
+    ready = sum(worker.ready and not worker.stopping for worker in group.workers)
+    failures = [worker.failure for worker in group.workers if worker.failure and not worker.stopping]
+    revision = group.revision
+    return RevisionFacts(
+        name=revision.name,
+        version=revision.version,
+        prefetch=revision.prefetch,
+        deployment=revision.deployment,
+        desired=group.desired,
+        ready=ready,
+        available=ready,
+        alive=len(group.workers),
+        created=group.created,
+        coroutines=revision.coroutines,
+        failure=failures[0] if failures else None,
+    )

@@ -1,0 +1,1 @@
+"""What runs the passes: observe, plan, act."""

@@ -1,0 +1,38 @@
+"""Workers that a `queueworker up` left behind when it was killed: they end themselves, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from queueworker_operator.act.processes import started_at
+
+#: Seconds that they get before they are killed. They were told to stop when their parent died.
+PATIENCE = 60.0
+
+
+def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
+    """Process id and start of each worker in an old up.json that still runs."""
+    found = []
+    for resource in state.get("resources", {}).values():
+        for process in resource.get("processes", []):
+            pid, started = process.get("pid"), process.get("started")
+            if isinstance(pid, int) and started and started_at(pid) == started:
+                found.append((pid, started))
+    return found
+
+
+async def outlive(left: list[tuple[int, int]], say: Callable[[str], None]) -> None:
+    """Wait for them to end; kill what is still there after PATIENCE seconds."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while left and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.2)
+        left = [(pid, started) for pid, started in left if started_at(pid) == started]
+    for pid, _ in left:
+        say(f"the worker process {pid} of an earlier queueworker up did not end and is killed")
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,286 @@
+"""One QueueWorker in local mode: what an API server would keep of it, and its passes."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+
+from queueworker_operator.act.launch import TemplateRefusedError
+from queueworker_operator.act.processes import Host, ProcessGroup
+from queueworker_operator.api.names import FINALIZER
+from queueworker_operator.api.parse import parse_change
+from queueworker_operator.api.revisions import Revision, revision_of
+from queueworker_operator.api.types import (
+    InvalidQueueWorker,
+    Problem,
+    QueueWorker,
+    QueueWorkerStatus,
+)
+from queueworker_operator.observe.processes import observe_processes
+from queueworker_operator.plan.actions import (
+    Action,
+    AdoptRevision,
+    ApplyRevision,
+    DeleteRevision,
+    EmitEvent,
+    EnsureFinalizer,
+    RemoveFinalizer,
+    RetireRevision,
+    ScaleRevision,
+    WriteStatus,
+)
+from queueworker_operator.plan.facts import Facts, Refusal
+from queueworker_operator.plan.planner import plan
+from queueworker_operator.run.local_broker import BrokerWatch, Located, Location
+from queueworker_operator.run.local_file import Document, with_values
+
+#: Events that are kept for up.json.
+KEPT_EVENTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    reason: str
+    type: str
+    message: str
+
+
+class LocalResource:
+    """A QueueWorker of the file, its workers and its status. It ends when `gone` is true."""
+
+    def __init__(self, name: str, host: Host, clock: Callable[[], datetime]) -> None:
+        self.name, self._host, self._clock = name, host, clock
+        self.gone = False
+        self.generation = 0
+        self.status = QueueWorkerStatus()
+        self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self.groups: dict[str, ProcessGroup] = {}
+        self.left_work = 0
+        self.broker = BrokerWatch(clock, host.wake)
+        self._uid = str(uuid.uuid4())
+        self._finalizers: tuple[str, ...] = ()
+        self._deleted_at: datetime | None = None
+        self._asked: QueueWorker | InvalidQueueWorker | None = None
+        self._accepted: QueueWorker | None = None
+        self._secrets: Mapping[str, Mapping[str, str]] = {}
+        self._location: Location | None = None
+        self._located: Located | None = None
+        self._refusals: dict[str, str] = {}
+        self._posted: set[str] = set()
+
+    # -- what the file says --------------------------------------------------------------------------
+
+    @property
+    def deleting(self) -> bool:
+        return self._deleted_at is not None
+
+    @property
+    def accepted(self) -> QueueWorker | None:
+        """The last version of the resource that keeps every rule."""
+        return self._accepted
+
+    @property
+    def broker_url(self) -> str:
+        return self._located.url if self._located else ""
+
+    @property
+    def location(self) -> Location | None:
+        return self._location
+
+    def ask(self, document: Document, secrets: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+        """Take a document of the file. Returns the complaints about it, each once."""
+        self._secrets = secrets
+        parsed = document.parsed
+        if isinstance(parsed, QueueWorker) and self._accepted is not None:
+            parsed = parse_change(self._accepted, document.body)
+            if isinstance(parsed, InvalidQueueWorker):
+                parsed = with_values(parsed, document.body)
+        return self._take(parsed, document.where)
+
+    def refuse(self, where: str, text: str) -> tuple[str, ...]:
+        """The file as a whole cannot be used: keep what runs and say why."""
+        if self._asked is None:
+            return ()
+        return self._take(InvalidQueueWorker(self._asked.metadata, self.status, (Problem("", text),)), where)
+
+    def delete(self) -> None:
+        """The document is gone from the file: drain and let go."""
+        if self._deleted_at is None:
+            self._deleted_at = self._clock()
+
+    def _take(self, parsed: QueueWorker | InvalidQueueWorker, where: str) -> tuple[str, ...]:
+        if _content(parsed) == _content(self._asked):
+            self._asked = parsed
+            return ()
+        self._asked = parsed
+        self.generation += 1
+        self._refusals.clear()
+        if isinstance(parsed, QueueWorker):
+            self._accepted = parsed
+            return ()
+        return tuple(
+            f"{where}: {problem}" if problem.path else problem.message for problem in parsed.problems
+        )
+
+    # -- passes ------------------------------------------------------------------------------------
+
+    async def use_broker(self, location: Location) -> None:
+        """Workers that start from now on use this broker."""
+        self._location = location
+        if isinstance(location, Located):
+            self._located = location
+        if self._accepted is not None:
+            await self.broker.ask(self._accepted.spec, location)
+
+    async def step(self, session: aiohttp.ClientSession) -> None:
+        """One pass: observe, plan, act, one write of the status."""
+        assert self._asked is not None
+        refusals = [Refusal(name, message) for name, message in self._refusals.items()]
+        workers = await observe_processes(self.groups.values(), refusals, session, self._clock())
+        now = self._clock()
+        metadata = self._asked.metadata.model_copy(
+            update={
+                "uid": self._uid,
+                "generation": self.generation,
+                "finalizers": self._finalizers,
+                "deletion_timestamp": self._deleted_at,
+            }
+        )
+        resource = replace(self._asked, metadata=metadata, status=self.status)
+        for action in plan(resource, Facts(workers, self.broker.answer), now).actions:
+            self._act(action)
+        if self.deleting and not self._finalizers and not any(g.workers for g in self.groups.values()):
+            self.gone = True
+            self.broker.stop()
+            self._host.say(self.name, "is gone")
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case EnsureFinalizer():
+                self._finalizers = (FINALIZER,)
+            case RemoveFinalizer():
+                self._finalizers = ()
+            case ApplyRevision(revision, replicas):
+                if not self._apply(revision, replicas):
+                    return
+            case ScaleRevision(_, deployment, replicas):
+                self.groups[deployment].scale(replicas)
+            case RetireRevision(_, deployment):
+                self.groups[deployment].scale(0)
+            case DeleteRevision(_, deployment):
+                group = self.groups.pop(deployment, None)
+                self.left_work += group.left_work if group else 0
+            case AdoptRevision():
+                pass  # a group of processes is ours or does not exist
+            case EmitEvent(reason, type_, message, key):
+                self._post(Event(reason.value, type_, message), key)
+                return
+            case WriteStatus(status):
+                self._write(status)
+                return
+        self._host.wake()
+
+    def _apply(self, revision: Revision, replicas: int) -> bool:
+        group = self.groups.get(revision.deployment)
+        if group is None:
+            try:
+                group = ProcessGroup(
+                    revision,
+                    self.broker_url,
+                    self._secrets,
+                    self._asked.metadata.namespace or "default" if self._asked else "default",
+                    self._clock().timestamp(),
+                    self._host,
+                )
+            except TemplateRefusedError as refusal:
+                self._refusals[revision.name] = str(refusal)
+                return False
+            self.groups[revision.deployment] = group
+        self._refusals.pop(revision.name, None)
+        group.scale(replicas)
+        return True
+
+    def _post(self, event: Event, key: str) -> None:
+        if key in self._posted:
+            return
+        self._posted.add(key)
+        self.events.append(event)
+        self._host.say(self.name, f"{event.reason}: {event.message}")
+
+    def _write(self, status: QueueWorkerStatus) -> None:
+        said = {event.message for event in self.events}
+        for new in status.conditions:
+            old = self.status.condition(new.type)
+            changed = old is None or (old.status, old.reason) != (new.status, new.reason)
+            if changed and new.type == "Ready" and new.message not in said:
+                self._host.say(self.name, f"{new.type} is {new.status}, {new.reason}: {new.message}")
+        self.status = status
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Stop every worker: SIGTERM, their time, then SIGKILL."""
+        self.broker.stop()
+        for group in self.groups.values():
+            group.scale(0)
+        await asyncio.gather(*(group.ended() for group in self.groups.values()))
+
+    def kill(self) -> None:
+        """End every worker at once."""
+        for group in self.groups.values():
+            group.kill()
+
+    @property
+    def all_left_work(self) -> int:
+        """Workers that were killed at their deadline, or that said that they left work."""
+        return self.left_work + sum(group.left_work for group in self.groups.values())
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Every process that runs, for up.json."""
+        return [
+            {
+                "revision": group.revision.name,
+                "index": worker.index,
+                "pid": worker.pid,
+                "admin_port": worker.admin_port,
+                "ready": worker.ready,
+                "stopping": worker.stopping,
+                "started": worker.started,
+            }
+            for group in self.groups.values()
+            for worker in group.workers
+            if worker.pid is not None
+        ]
+
+    def to_state(self) -> dict[str, Any]:
+        """This resource in up.json."""
+        return {
+            "spec_generation": self.generation,
+            "broker_url": self.broker_url,
+            "status": self.status.to_body(),
+            "processes": self.processes(),
+            "events": [asdict(event) for event in self.events],
+        }
+
+
+def refusal_of(resource: QueueWorker, secrets: Mapping[str, Mapping[str, str]], host: Host) -> str:
+    """Why no process can be made of this resource's template; empty when one can."""
+    try:
+        ProcessGroup(revision_of(resource.metadata.name, resource.spec), "", secrets, "default", 0.0, host)
+    except TemplateRefusedError as refusal:
+        return str(refusal)
+    return ""
+
+
+def _content(parsed: QueueWorker | InvalidQueueWorker | None) -> object:
+    """What makes a new generation when it differs."""
+    if isinstance(parsed, QueueWorker):
+        return parsed.spec
+    return parsed.problems if parsed else None

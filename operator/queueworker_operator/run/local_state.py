@@ -1,0 +1,69 @@
+"""The directory of one `queueworker up`: who holds it, and what it says of itself in up.json."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class StateInUseError(Exception):
+    """Another `queueworker up` holds the directory. The text names its process."""
+
+
+class StateDirectory:
+    """Held by one process at a time: the kernel lets go of the lock however that process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = ""
+        self._lock = -1
+
+    def acquire(self) -> dict[str, Any]:
+        """Take the directory. Returns what the one before left in up.json: empty if there was none.
+
+        Raises StateInUseError, or OSError when the directory cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        ignore = self.path / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise StateInUseError(
+                f"{self.path}: another queueworker up (process {holder}) works with this directory: "
+                "stop it, or give this one its own with --state-dir"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = lock
+        return self._read()
+
+    def release(self) -> None:
+        """Let go. up.json stays, as the last word."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace up.json in one step, if it says something else."""
+        text = json.dumps(state, indent=1)
+        if text == self._written:
+            return
+        new = self.path / "up.json.new"
+        new.write_text(text + "\n")
+        new.replace(self.path / "up.json")
+        self._written = text
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            state = json.loads((self.path / "up.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
