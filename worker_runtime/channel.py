@@ -48,6 +48,7 @@ class WorkerEnd:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._writer: asyncio.StreamWriter | None = None
+        self._connected = asyncio.Event()
 
     def read_config(self) -> WorkerConfig:
         """Block until the configuration is here. Raises EOFError when the supervisor is gone."""
@@ -69,6 +70,7 @@ class WorkerEnd:
         """Answer the supervisor until it is gone; then ask for a stop (with None for the default time)."""
         self._socket.setblocking(False)
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
+        self._connected.set()
         ticker = asyncio.create_task(self._report_regularly(report))
         try:
             while line := await reader.readline():
@@ -86,20 +88,21 @@ class WorkerEnd:
         on_stop(None)
 
     async def fatal(self, code: int, why: str) -> None:
-        self._send({"fatal": code, "why": why})
-        if self._writer is not None:
-            try:
-                await self._writer.drain()
-            except ConnectionError:
-                pass  # nobody is left to tell
+        """Say that no restart would help."""
+        await self._deliver({"fatal": code, "why": why})
 
     async def last_report(self, report: dict[str, Any]) -> None:
-        self._send({"report": report})
-        if self._writer is not None:
-            try:
-                await self._writer.drain()
-            except ConnectionError:
-                pass  # nobody is left to tell
+        await self._deliver({"report": report})
+
+    async def _deliver(self, message: dict[str, Any]) -> None:
+        """Send and wait until it is on its way: the process is about to end."""
+        await self._connected.wait()
+        self._send(message)
+        assert self._writer is not None
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            pass  # nobody is left to tell
 
     async def _report_regularly(self, report: Callable[[], dict[str, Any]]) -> None:
         while True:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 from worker_runtime import exits
-from worker_runtime.admin import start_admin
 from worker_runtime.channel import WorkerConfig
 from worker_runtime.child import Child, describe_exit
 from worker_runtime.fleet import Fleet
@@ -50,6 +49,9 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         admin = None
         if self._settings.admin_port:
+            # Only now: a web server is a third of what a supervisor weighs.
+            from worker_runtime.admin import start_admin
+
             admin = await start_admin(
                 self._fleet, self._refresh, self._settings.admin_host, self._settings.admin_port
             )

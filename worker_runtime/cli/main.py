@@ -1,32 +1,36 @@
 """The `queueworker` command. Other distributions add commands through the entry point group
-`queueworker.commands`; each is loaded only when it is called or listed."""
+`queueworker.commands`. Every command, own or foreign, is loaded only when it is called or listed."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 import click
 
 from worker_runtime import __version__
-from worker_runtime.cli.inspect import inspect_command
-from worker_runtime.cli.publish import publish_command
-from worker_runtime.cli.run import run_command
-from worker_runtime.cli.settings import settings_command
 
 GROUP = "queueworker.commands"
+
+_OWN = {
+    "run": ("worker_runtime.cli.run", "run_command"),
+    "publish": ("worker_runtime.cli.publish", "publish_command"),
+    "inspect": ("worker_runtime.cli.inspect", "inspect_command"),
+    "settings": ("worker_runtime.cli.settings", "settings_command"),
+}
 
 
 class CommandsOfAll(click.Group):
     """Own commands first; a plugin can neither replace one nor break the rest."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        plugins = {point.name for point in entry_points(group=GROUP)}
-        return sorted({*super().list_commands(ctx), *plugins})
+        return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        if cmd_name in _OWN:
+            module, name = _OWN[cmd_name]
+            command: click.Command = getattr(import_module(module), name)
+            return command
         for point in entry_points(group=GROUP, name=cmd_name):
             return _load(point)
         return None
@@ -52,11 +56,6 @@ def _warn(point: EntryPoint, why: str) -> None:
 def main() -> None:
     """Run queue workers, publish to queues, and look into them."""
 
-
-main.add_command(run_command)
-main.add_command(publish_command)
-main.add_command(inspect_command)
-main.add_command(settings_command)
 
 if __name__ == "__main__":
     main()
