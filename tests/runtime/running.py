@@ -1,0 +1,164 @@
+"""Real `queueworker` processes for tests: start one, read its log and status, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from worker_runtime.brokers.redis.server import free_port
+
+#: An upper bound for every wait; nothing is timed, so a busy machine only makes a test slower.
+PATIENCE = 60.0
+
+
+def wait_until(happened: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
+    """Poll until it is true and return its value."""
+    deadline = time.monotonic() + timeout
+    while not (value := happened()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not happen within {timeout:.0f} s")
+        time.sleep(0.02)
+    return value
+
+
+def environment(url: str, namespace: str, **extra: str) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("QUEUEWORKER_")}
+    return clean | {
+        "QUEUEWORKER_BROKER_URL": url,
+        "QUEUEWORKER_NAMESPACE": namespace,
+        "QUEUEWORKER_EXPIRY_SECONDS": "2",
+        "QUEUEWORKER_BLOCK_SECONDS": "0.5",
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }
+
+
+def queueworker(*arguments: str, env: dict[str, str], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "worker_runtime.cli.main", *arguments],
+        env=env,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+class RunningWorker:
+    """`queueworker run jobs:app` in its own process group, with the app's source in `directory`."""
+
+    def __init__(self, directory: Path, source: str, env: dict[str, str], *flags: str, admin: bool = True):
+        (directory / "jobs.py").write_text(textwrap.dedent(source))
+        self.directory = directory
+        self.port = free_port() if admin else 0
+        port = ["--admin-port", str(self.port), "--admin-host", "127.0.0.1"] if admin else []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "worker_runtime.cli.main", "run", "jobs:app", *port, *flags],
+            cwd=directory,
+            env=env | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            try:
+                self.lines.append(json.loads(line))
+            except ValueError:
+                self.lines.append({"level": "raw", "msg": line.rstrip()})
+
+    def said(self, part: str, **fields: Any) -> list[dict[str, Any]]:
+        """Log lines that hold this text and these fields."""
+        return [
+            line
+            for line in list(self.lines)
+            if part in line["msg"] and all(line.get(key) == value for key, value in fields.items())
+        ]
+
+    def wait_for(self, part: str, count: int = 1) -> dict[str, Any]:
+        """The first log line with this text, once there are `count` of them."""
+
+        def seen() -> list[dict[str, Any]] | None:
+            lines = self.said(part)
+            if len(lines) < count and self.process.poll() is not None:
+                self._reader.join(5)
+                lines = self.said(part)
+                assert len(lines) >= count, f"it ended without saying {part!r}: {self.transcript()}"
+            return lines if len(lines) >= count else None
+
+        try:
+            found: list[dict[str, Any]] = wait_until(seen, f"the log line {part!r}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it said: {self.transcript()}") from None
+        return found[0]
+
+    def consuming(self) -> RunningWorker:
+        """Wait until every process receives."""
+        wait_until(lambda: self.get("/readyz")[0] == 200 or self.process.poll() is not None, "readiness")
+        assert self.process.poll() is None, self.transcript()
+        return self
+
+    def transcript(self) -> str:
+        return "\n".join(line["msg"] for line in self.lines)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status code and body; 0 while nothing listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def status(self) -> dict[str, Any]:
+        code, body = self.get("/status")
+        assert code == 200, body
+        status: dict[str, Any] = json.loads(body)
+        return status
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def stop(self) -> int:
+        self.signal()
+        return self.ended()
+
+    def kill_group(self) -> None:
+        """SIGKILL for the supervisor and all its processes at once."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.ended()
+
+    def wrote(self, name: str = "ran") -> list[str]:
+        """Lines that handlers appended to a file of their working directory."""
+        file = self.directory / name
+        return file.read_text().split() if file.exists() else []
