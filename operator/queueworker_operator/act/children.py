@@ -1,0 +1,152 @@
+"""The Deployment of one revision: the user's pod template, and what makes it a worker of that revision.
+
+What the user wrote stays as it is. Added are the labels that find the pods, the variables that tell the
+worker what to do, and defaults where the template says nothing: time to stop, probes, a restricted security
+context.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from queueworker_operator.api.names import (
+    GROUP_VERSION,
+    KIND,
+    LABEL_PREFETCH,
+    LABEL_VERSION,
+    LABEL_WORKER,
+)
+from queueworker_operator.api.revisions import Revision, canonical_json
+from queueworker_operator.api.template import (
+    MANAGED_VARIABLES,
+    termination_grace_seconds,
+    worker_container,
+)
+from queueworker_operator.api.types import Metadata
+from queueworker_operator.apiserver import Body
+from queueworker_operator.observe.children import ANNOTATION_EPOCH, ANNOTATION_RENDERED
+
+#: Where a worker serves /livez, /readyz, /metrics and /status.
+ADMIN_PORT = 8077
+ADMIN_PORT_NAME = "admin"
+
+_READINESS = {"httpGet": {"path": "/readyz", "port": ADMIN_PORT}, "periodSeconds": 3, "timeoutSeconds": 3}
+#: A minute of silence, not less: a restart gives up work that is only slow.
+_LIVENESS = {
+    "httpGet": {"path": "/livez", "port": ADMIN_PORT},
+    "initialDelaySeconds": 10,
+    "periodSeconds": 10,
+    "timeoutSeconds": 5,
+    "failureThreshold": 6,
+}
+
+
+def render(owner: Metadata, revision: Revision, replicas: int, epoch: int) -> Body:
+    """The Deployment as it is applied. `epoch` is that of the operator that writes it."""
+    # Nothing that changes with time or with the operator's epoch goes into the template: it would roll the
+    # pods.
+    template = _template(owner, revision)
+    hashed = hashlib.sha256(canonical_json(template)).hexdigest()[:16]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": revision.deployment,
+            "namespace": owner.namespace,
+            "labels": {**_recommended(owner, revision), **identifying(owner, revision)},
+            "annotations": {ANNOTATION_EPOCH: str(epoch), ANNOTATION_RENDERED: hashed},
+            "ownerReferences": [owner_reference(owner)],
+        },
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": identifying(owner, revision)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": "25%"}},
+            "template": template,
+        },
+    }
+
+
+def owner_reference(owner: Metadata) -> Body:
+    return {
+        "apiVersion": GROUP_VERSION,
+        "kind": KIND,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def identifying(owner: Metadata, revision: Revision) -> dict[str, str]:
+    """The labels that say whose worker, which version and which prefetch: the selector of the Deployment."""
+    return {
+        LABEL_WORKER: owner.name,
+        LABEL_VERSION: revision.version,
+        LABEL_PREFETCH: str(revision.prefetch),
+    }
+
+
+def _recommended(owner: Metadata, revision: Revision) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "queueworker",
+        "app.kubernetes.io/instance": owner.name,
+        "app.kubernetes.io/version": revision.version,
+        "app.kubernetes.io/component": "worker",
+        "app.kubernetes.io/managed-by": "queueworker-operator",
+    }
+
+
+def _template(owner: Metadata, revision: Revision) -> Body:
+    template: Body = copy.deepcopy(dict(revision.template))
+    metadata = template.setdefault("metadata", {})
+    # Ours come last where they find the pods, first where they only describe.
+    metadata["labels"] = {
+        **_recommended(owner, revision),
+        **(metadata.get("labels") or {}),
+        **identifying(owner, revision),
+    }
+    spec = template["spec"]
+    spec["terminationGracePeriodSeconds"] = termination_grace_seconds(template, revision.shutdown_seconds)
+    if not spec.get("securityContext"):
+        spec["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
+        if not container.get("securityContext"):
+            container["securityContext"] = {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+    name = worker_container(template)["name"]
+    worker = next(c for c in spec["containers"] if c["name"] == name)
+    own = [entry for entry in worker.get("env") or () if entry.get("name") not in MANAGED_VARIABLES]
+    # First, so that the user's own variables may refer to them as $(QUEUEWORKER_QUEUE).
+    worker["env"] = [*_variables(revision), *own]
+    ports = list(worker.get("ports") or ())
+    if not any(p.get("containerPort") == ADMIN_PORT or p.get("name") == ADMIN_PORT_NAME for p in ports):
+        worker["ports"] = [*ports, {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"}]
+    worker.setdefault("readinessProbe", copy.deepcopy(_READINESS))
+    worker.setdefault("livenessProbe", copy.deepcopy(_LIVENESS))
+    return template
+
+
+def _variables(revision: Revision) -> list[Mapping[str, Any]]:
+    redis = revision.broker.redis
+    assert redis is not None, "a broker without a member does not pass the rules"
+    url: Body = {"name": "QUEUEWORKER_BROKER_URL"}
+    if redis.secret_ref is None:
+        url["value"] = redis.url
+    else:
+        url["valueFrom"] = {"secretKeyRef": {"name": redis.secret_ref.name, "key": redis.secret_ref.key}}
+    plain = {
+        "NAMESPACE": redis.key_namespace,
+        "QUEUE": revision.queue,
+        "COROUTINES": revision.coroutines,
+        "PREFETCH": revision.prefetch,
+        "REVISION": revision.name,
+        "SHUTDOWN_SECONDS": revision.shutdown_seconds,
+        "ADMIN_PORT": ADMIN_PORT,
+    }
+    return [url, *({"name": f"QUEUEWORKER_{name}", "value": str(value)} for name, value in plain.items())]

@@ -1,0 +1,252 @@
+"""The API server: raw requests with dict bodies, each bounded in time, each failure of one named kind.
+
+Bodies stay dicts: the typed models of the client cost memory and time and drop fields that they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from queueworker_operator.api.names import API_VERSION, FIELD_MANAGER, GROUP, PLURAL
+
+Body = dict[str, Any]
+
+#: Seconds for one request; a lease that is about to end leaves room for one.
+REQUEST_SECONDS = 15.0
+CONNECT_SECONDS = 5.0
+CHUNK = 500
+
+_JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"
+
+
+class ApiError(Exception):
+    """The API server refused a request. `status` is the HTTP status, `message` the server's text."""
+
+    def __init__(self, status: int, reason: str, message: str, what: str) -> None:
+        super().__init__(f"{what}: {status} {reason}: {message}")
+        self.status, self.reason, self.message = status, reason, message
+
+
+class NotFoundError(ApiError):
+    """404: the object is not there."""
+
+
+class ConflictError(ApiError):
+    """Somebody else wrote in between (409, or a JSON patch whose test failed): look again and decide anew."""
+
+
+class AlreadyExistsError(ApiError):
+    """409 on a create: the name is taken."""
+
+
+class RefusedError(ApiError):
+    """400, 403 or 422: the request as it stands will not be accepted, whoever tries."""
+
+
+class UnavailableError(Exception):
+    """The API server did not answer, or answered that it cannot now (429, 5xx). Later may help."""
+
+
+class UnreachableConfigError(Exception):
+    """There is no way to find an API server. The text says where was looked and what to set."""
+
+
+def named(plural: str, namespace: str, name: str = "", *, group: str = "", version: str = "v1") -> str:
+    """The path of one object or, without a name, of the collection; without a namespace, of all of them."""
+    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    scope = f"/namespaces/{quote(namespace)}" if namespace else ""
+    return f"{root}{scope}/{plural}" + (f"/{quote(name)}" if name else "")
+
+
+def queueworkers(namespace: str, name: str = "") -> str:
+    return named(PLURAL, namespace, name, group=GROUP, version=API_VERSION)
+
+
+def deployments(namespace: str, name: str = "") -> str:
+    return named("deployments", namespace, name, group="apps")
+
+
+def pods(namespace: str, name: str = "") -> str:
+    return named("pods", namespace, name)
+
+
+def secrets(namespace: str, name: str) -> str:
+    return named("secrets", namespace, name)
+
+
+def events(namespace: str, name: str = "") -> str:
+    return named("events", namespace, name, group="events.k8s.io")
+
+
+def leases(namespace: str, name: str = "") -> str:
+    return named("leases", namespace, name, group="coordination.k8s.io")
+
+
+#: Called before each write; raises when this process may no longer write.
+Permit = Callable[[], None]
+
+
+class ApiServer:
+    """One connection pool to one API server. Use as an async context manager."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._client = client.ApiClient(configuration)
+        self._configuration = configuration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    @property
+    def host(self) -> str:
+        return str(self._configuration.host)
+
+    async def get(self, path: str) -> Body:
+        return await self._request("GET", path)
+
+    async def find(self, path: str) -> Body | None:
+        """The object, or None when it is not there."""
+        try:
+            return await self.get(path)
+        except NotFoundError:
+            return None
+
+    async def each(self, path: str, selector: str = "") -> AsyncIterator[Body]:
+        """Every object of a collection, read in chunks."""
+        query: dict[str, str] = {"limit": str(CHUNK)}
+        if selector:
+            query["labelSelector"] = selector
+        while True:
+            page = await self._request("GET", path, query=query)
+            for item in page["items"]:
+                yield item
+            following = page["metadata"].get("continue")
+            if not following:
+                return
+            query["continue"] = following
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Body:
+        return await self._request("POST", path, body=body, query={"fieldManager": FIELD_MANAGER})
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> Body:
+        return await self._request("PUT", path, body=body, query={"fieldManager": FIELD_MANAGER})
+
+    async def apply(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Body:
+        """Server-side apply as our field manager. Takes our fields back from others, leaves all else."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        if dry_run:
+            query["dryRun"] = "All"
+        return await self._request("PATCH", path, body=body, query=query, content=_APPLY_PATCH)
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Body:
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self._request("PATCH", path, body=body, query=query, content=_MERGE_PATCH)
+
+    async def json_patch(self, path: str, operations: list[Body]) -> Body:
+        """A JSON patch; a `test` in it that fails is a ConflictError."""
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self._request("PATCH", path, body=operations, query=query, content=_JSON_PATCH)
+
+    async def delete(self, path: str, body: Mapping[str, Any]) -> None:
+        await self._request("DELETE", path, body=body)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> Body:
+        headers = {"Content-Type": content, "Accept": "application/json"}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS, connect=CONNECT_SECONDS)
+        what = f"{method} {path}"
+        try:
+            response = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+                method, url, headers=headers, body=body, _request_timeout=timeout
+            )
+            raw: bytes = await response.read()
+        except TimeoutError:
+            raise UnavailableError(f"{what}: no answer from {self.host} in {REQUEST_SECONDS:.0f} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnavailableError(f"{what}: {self.host} cannot be reached: {error}") from error
+        if response.status < 400:
+            answer: Body = json.loads(raw)
+            return answer
+        raise _failure(response.status, raw, what, content)
+
+
+def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
+    try:
+        answer = json.loads(raw)
+        reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
+    except (ValueError, AttributeError):
+        reason, message = "", raw[:500].decode(errors="replace")
+    arguments = (status, reason, message, what)
+    if status == 404:
+        return NotFoundError(*arguments)
+    if status == 409:
+        return AlreadyExistsError(*arguments) if reason == "AlreadyExists" else ConflictError(*arguments)
+    if status == 422 and content == _JSON_PATCH and " is invalid" not in message:
+        # A failed test names no object and no field; a value that may not be says "KIND NAME is invalid:
+        # FIELD".
+        return ConflictError(*arguments)
+    if status in (400, 403, 422):
+        return RefusedError(*arguments)
+    if status == 429 or status >= 500:
+        return UnavailableError(f"{what}: {status} {reason}: {message}")
+    return ApiError(*arguments)
+
+
+async def connect(environ: Mapping[str, str] = os.environ) -> ApiServer:
+    """The API server of our pod's cluster, else that of the kubeconfig. Raises UnreachableConfigError."""
+    configuration = client.Configuration()
+    load = _loader(environ)
+    try:
+        await load(configuration)
+    except config.ConfigException as error:
+        raise UnreachableConfigError(
+            f"no API server: {error}. Looked for the service account of a pod, then for the kubeconfig "
+            f"{_kubeconfig(environ)}: set KUBECONFIG to a file that exists."
+        ) from None
+    configuration.connection_pool_maxsize = 32
+    return ApiServer(configuration)
+
+
+def is_in_cluster(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process runs in a pod, as far as its environment says. An explicit KUBECONFIG wins."""
+    return "KUBERNETES_SERVICE_HOST" in environ and not environ.get("KUBECONFIG")
+
+
+def _kubeconfig(environ: Mapping[str, str]) -> str:
+    return environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+
+
+def _loader(environ: Mapping[str, str]) -> Callable[[client.Configuration], Awaitable[None]]:
+    async def from_pod(configuration: client.Configuration) -> None:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+
+    async def from_file(configuration: client.Configuration) -> None:
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=_kubeconfig(environ), client_configuration=configuration, persist_config=False
+        )
+
+    return from_pod if is_in_cluster(environ) else from_file

@@ -1,0 +1,66 @@
+"""Checks of brokers, remembered for some seconds: a hundred resources on one broker ask it about once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from queueworker_operator.api.revisions import broker_identity
+from queueworker_operator.api.types import QueueWorkerSpec
+from queueworker_operator.observe.brokers import observe_broker
+from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
+
+#: Well below the age at which a fact counts as Unknown.
+REMEMBERED = timedelta(seconds=8)
+#: Checks under way at once, over all brokers.
+AT_ONCE = 8
+
+_OF_THE_BROKER = frozenset(
+    {BrokerVerdict.CONNECTION_FAILED, BrokerVerdict.TIMEOUT, BrokerVerdict.AUTHENTICATION_FAILED}
+)
+
+Look = Callable[[str, QueueWorkerSpec, datetime], Awaitable[BrokerCheck]]
+
+
+@dataclass(slots=True)
+class _OneBroker:
+    turn: asyncio.Lock
+    #: A failure to reach it is true for every queue on it.
+    failed: BrokerCheck | None = None
+
+
+class BrokerChecks:
+    """`clock` gives aware times; `look` does one bounded check."""
+
+    def __init__(self, clock: Callable[[], datetime], look: Look = observe_broker) -> None:
+        self._clock, self._look = clock, look
+        self._brokers: dict[str, _OneBroker] = {}
+        self._found: dict[tuple[str, str, str, str], BrokerCheck] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def check(self, url: str, spec: QueueWorkerSpec) -> BrokerCheck:
+        """A check of the broker at `url` for the queue of `spec`, some seconds old at most."""
+        redis = spec.broker.redis
+        key = (url, spec.queue.name, redis.key_namespace if redis else "", redis.topology if redis else "")
+        broker = self._brokers.setdefault(url, _OneBroker(asyncio.Lock()))
+        async with broker.turn:
+            known = self._recent(self._found.get(key)) or self._recent(broker.failed)
+            if known is None:
+                async with self._slots:
+                    known = await self._look(url, spec, self._clock())
+                self._found[key] = known
+                broker.failed = known if known.verdict in _OF_THE_BROKER else None
+        self._forget_old()
+        return replace(known, identity=broker_identity(spec.broker))
+
+    def _recent(self, check: BrokerCheck | None) -> BrokerCheck | None:
+        return check if check and self._clock() - check.observed_at < REMEMBERED else None
+
+    def _forget_old(self) -> None:
+        for key in [k for k, check in self._found.items() if self._recent(check) is None]:
+            del self._found[key]
+        in_use = {key[0] for key in self._found}
+        for url in [u for u, b in self._brokers.items() if u not in in_use and not b.turn.locked()]:
+            del self._brokers[url]

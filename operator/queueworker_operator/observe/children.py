@@ -1,0 +1,138 @@
+"""The Deployments of one QueueWorker and their pods, as facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from queueworker_operator.api.names import KIND, LABEL_PREFETCH, LABEL_VERSION, LABEL_WORKER
+from queueworker_operator.api.revisions import Revision, revision_name
+from queueworker_operator.api.template import worker_container
+from queueworker_operator.api.types import Metadata
+from queueworker_operator.apiserver import Body
+from queueworker_operator.observe.pods import failure_of, is_alive, is_available, is_ready
+from queueworker_operator.plan.facts import RevisionFacts, WorkerFailure
+
+#: The epoch of the operator that last wrote a child: a write of an earlier one is refused.
+ANNOTATION_EPOCH = "queueworker.dev/epoch"
+#: Hash of what the operator rendered when it created the child.
+ANNOTATION_RENDERED = "queueworker.dev/rendered"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One Deployment as it was read, for whoever acts on it."""
+
+    body: Body
+    facts: RevisionFacts
+    #: A label that finds it was taken away or changed by somebody: it is to be applied again.
+    mislabelled: bool = False
+
+    @property
+    def resource_version(self) -> str:
+        return str(self.body["metadata"]["resourceVersion"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.body["metadata"]["uid"])
+
+    @property
+    def epoch(self) -> int:
+        """0 when it was never marked."""
+        text = annotations_of(self.body).get(ANNOTATION_EPOCH, "0")
+        return int(text) if text.isdigit() else 0
+
+
+def annotations_of(body: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = body["metadata"].get("annotations") or {}
+    return found
+
+
+def labels_of(body: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = body["metadata"].get("labels") or {}
+    return found
+
+
+def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterable[Body]) -> Child | None:
+    """What one Deployment is to its QueueWorker, or None when its labels name no revision."""
+    is_target = target is not None and body["metadata"]["name"] == target.deployment
+    version, prefetch = _named(body)
+    mislabelled = False
+    if is_target and target is not None:
+        wanted = (owner.name, target.version, str(target.prefetch))
+        mislabelled = (labels_of(body).get(LABEL_WORKER), version, prefetch) != wanted
+        version, prefetch = target.version, str(target.prefetch)
+    if not version or not prefetch.isdigit():
+        return None
+    mine = [p for p in pods if _named(p) == (version, prefetch)]
+    owned, conflict = _ownership(body, owner, mislabelled)
+    spec, status = body["spec"], body.get("status") or {}
+    caught_up = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
+    facts = RevisionFacts(
+        name=revision_name(version, int(prefetch)),
+        version=version,
+        prefetch=int(prefetch),
+        deployment=body["metadata"]["name"],
+        desired=int(spec.get("replicas", 1)),
+        ready=sum(map(is_ready, mine)),
+        available=sum(map(is_available, mine)),
+        # The Deployment's own count lags behind, but never says 0 too early.
+        alive=max(sum(map(is_alive, mine)), int(status.get("replicas") or 0)),
+        created=_seconds(body["metadata"]["creationTimestamp"]),
+        coroutines=_coroutines(spec["template"]),
+        failure=_creation_failure(body) or failure_of(mine),
+        caught_up=caught_up,
+        owned=owned,
+        conflict=conflict,
+    )
+    return Child(body, facts, mislabelled)
+
+
+def _named(body: Mapping[str, Any]) -> tuple[str, str]:
+    """Version and prefetch, as the labels of a child or a pod say; empty where they say nothing."""
+    return labels_of(body).get(LABEL_VERSION, ""), labels_of(body).get(LABEL_PREFETCH, "")
+
+
+def _ownership(body: Body, owner: Metadata, mislabelled: bool) -> tuple[bool, str]:
+    references = body["metadata"].get("ownerReferences") or []
+    controller = next((r for r in references if r.get("controller")), None)
+    if controller is None:
+        foreign = "it was not made for this QueueWorker: its labels say so."
+        return False, foreign if mislabelled else ""
+    if controller["uid"] == owner.uid:
+        return True, ""
+    if controller["kind"] == KIND and controller["name"] == owner.name:
+        return False, "it belongs to a deleted QueueWorker of the same name and is about to be collected."
+    return False, f"its controller is the {controller['kind']} {controller['name']}."
+
+
+def _coroutines(template: Mapping[str, Any]) -> int | None:
+    for entry in worker_container(template).get("env") or ():
+        if entry.get("name") == "QUEUEWORKER_COROUTINES" and str(entry.get("value", "")).isdigit():
+            return int(entry["value"])
+    return None
+
+
+def _creation_failure(body: Body) -> WorkerFailure | None:
+    """What stops the controller from making pods: a quota, an admission policy."""
+    name = body["metadata"]["name"]
+    for condition in (body.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            text = _without_suffix(str(condition.get("message", "")), name)
+            return WorkerFailure(
+                str(condition.get("reason") or "FailedCreate"), f"pods of {name} cannot be created: {text}"
+            )
+    return None
+
+
+def _without_suffix(text: str, deployment: str) -> str:
+    """Each try makes up another pod name; a condition must not change with it."""
+    start = text.find(f'"{deployment}-')
+    end = text.find('"', start + 1)
+    return text if start < 0 or end < 0 else f'{text[:start]}"{deployment}-*"{text[end + 1 :]}'
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()

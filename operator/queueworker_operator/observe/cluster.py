@@ -1,0 +1,104 @@
+"""One look at a QueueWorker in the cluster: the resource, its workers, its broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from queueworker_operator.api.names import selector
+from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWorker
+from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
+from queueworker_operator.observe.checks import BrokerChecks
+from queueworker_operator.observe.children import Child, child_of
+from queueworker_operator.observe.secrets import NoUrl, broker_url
+from queueworker_operator.plan.facts import BrokerCheck, Facts, Refusal, Unknown, Workers
+
+#: Renders the Deployment of a revision with that many workers, ready to be applied.
+Render = Callable[[Metadata, Revision, int], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the planner gets, and what whoever acts needs to know of the same moment."""
+
+    facts: Facts
+    #: By the name of the Deployment.
+    children: Mapping[str, Child]
+    #: What the spec asks for; None when it cannot be read.
+    target: Revision | None
+
+
+async def look(
+    api: ApiServer,
+    checks: BrokerChecks,
+    resource: QueueWorker | InvalidQueueWorker,
+    remembered: Refusal | None,
+    render: Render,
+    clock: Callable[[], datetime],
+) -> Look:
+    """Observe one resource. Raises UnavailableError when the API server does not answer: nothing is decided
+    then.
+
+    `remembered` is the last refusal that only a real attempt showed.
+    """
+    usable = isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None
+    target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
+    (children, observed_at), broker = await asyncio.gather(
+        _workers(api, resource.metadata, target, clock), _broker(api, checks, resource, usable, clock)
+    )
+    refusals: tuple[Refusal, ...] = ()
+    if usable and target is not None and target.deployment not in children:
+        assert isinstance(resource, QueueWorker)
+        replicas = resource.spec.replicas
+        tried = await _try(api, resource.metadata, target, render(resource.metadata, target, replicas))
+        refusal = tried or (remembered if remembered and remembered.revision == target.name else None)
+        refusals = (refusal,) if refusal else ()
+    revisions = tuple(child.facts for child in children.values())
+    return Look(Facts(Workers(revisions, observed_at, refusals), broker), children, target)
+
+
+async def _workers(
+    api: ApiServer, owner: Metadata, target: Revision | None, clock: Callable[[], datetime]
+) -> tuple[dict[str, Child], datetime]:
+    observed_at = clock()
+    # Deployments first: a pod that is made in between counts as one too many, never as one too few.
+    bodies = [body async for body in api.each(deployments(owner.namespace), selector(owner.name))]
+    if target is not None and all(b["metadata"]["name"] != target.deployment for b in bodies):
+        unlabelled = await api.find(deployments(owner.namespace, target.deployment))
+        bodies += [unlabelled] if unlabelled else []
+    running = [_needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
+    found = [child_of(body, owner, target, running) for body in bodies]
+    return {child.facts.deployment: child for child in found if child}, observed_at
+
+
+def _needed(pod: Body) -> Body:
+    """Only what facts are made of: a pod's spec is most of its body."""
+    return {"metadata": pod["metadata"], "status": pod.get("status") or {}}
+
+
+async def _broker(
+    api: ApiServer,
+    checks: BrokerChecks,
+    resource: QueueWorker | InvalidQueueWorker,
+    usable: bool,
+    clock: Callable[[], datetime],
+) -> BrokerCheck | Unknown:
+    if not usable or not isinstance(resource, QueueWorker):
+        return Unknown("the broker was not checked", clock())
+    url = await broker_url(api, resource.metadata.namespace, resource.spec)
+    if isinstance(url, NoUrl):
+        return BrokerCheck(url.verdict, url.message, clock(), broker_identity(resource.spec.broker))
+    return await checks.check(url, resource.spec)
+
+
+async def _try(api: ApiServer, owner: Metadata, target: Revision, body: Mapping[str, Any]) -> Refusal | None:
+    """A dry run of what is about to be created, so that a template that cannot be used is known before."""
+    try:
+        await api.apply(deployments(owner.namespace, target.deployment), body, dry_run=True)
+    except RefusedError as error:
+        return Refusal(target.name, error.message)
+    return None

@@ -1,0 +1,169 @@
+"""The work queue: which key is looked at next.
+
+A key is in at most one pass at a time. Reports that come while it waits melt into one; a report that comes
+during its pass leads to exactly one more. A pass that fails is tried again after 1, 2, 4 ... 300 s, each with
+jitter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """Which QueueWorker."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class TryAgain(Exception):
+    """A pass ended early for a reason that is nobody's fault, such as a conflict: once more, silently."""
+
+
+#: Seconds until the key is to be looked at again, or None: only when it is reported.
+Pass = Callable[[Key], Awaitable[float | None]]
+#: Told of each pass that failed, with the seconds until the next try.
+OnFailure = Callable[[Key, Exception, float], None]
+
+CONCURRENCY = 16
+PASS_SECONDS = 60.0
+BACKOFF_SECONDS, BACKOFF_LIMIT = 1.0, 300.0
+AGAIN_SECONDS = 0.3
+#: A report of a key that fails does not wait for the whole backoff, but never makes it spin either.
+REPORTED_AFTER_FAILURE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    due: float
+    timer: asyncio.TimerHandle | None = None
+    running: bool = False
+    #: Reported during its pass.
+    again: bool = False
+    failures: int = 0
+    failed_at: float = field(default=float("-inf"))
+
+
+class WorkQueue:
+    """Runs `work` for each key that was added and is due. Times are those of the running event loop."""
+
+    def __init__(
+        self,
+        work: Pass,
+        on_failure: OnFailure,
+        *,
+        concurrency: int = CONCURRENCY,
+        pass_seconds: float = PASS_SECONDS,
+        backoff_seconds: float = BACKOFF_SECONDS,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._work, self._on_failure, self._jitter = work, on_failure, jitter
+        self._pass_seconds, self._backoff_seconds = pass_seconds, backoff_seconds
+        self._slots = asyncio.Semaphore(concurrency)
+        self._entries: dict[Key, _Entry] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._waiting = self._running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Keys that are due and wait for a free slot."""
+        return self._waiting
+
+    @property
+    def running(self) -> int:
+        """Passes under way."""
+        return self._running
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        """Look at a key in `after` seconds, or earlier if that was planned already."""
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + after
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(due)
+            self._arm(key, entry)
+            return
+        due = max(due, entry.failed_at + REPORTED_AFTER_FAILURE_SECONDS)
+        if entry.running:
+            entry.again = True
+        elif entry.timer is not None and due < entry.due:
+            entry.timer.cancel()
+            entry.due = due
+            self._arm(key, entry)
+
+    async def close(self) -> None:
+        """Start nothing more and end what runs; returns when nothing runs."""
+        self._closed = True
+        for entry in self._entries.values():
+            if entry.timer is not None:
+                entry.timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._entries.clear()
+
+    def _arm(self, key: Key, entry: _Entry) -> None:
+        entry.timer = asyncio.get_running_loop().call_at(entry.due, self._start, key, entry)
+
+    def _start(self, key: Key, entry: _Entry) -> None:
+        entry.timer, entry.running = None, True
+        task = asyncio.ensure_future(self._run(key, entry))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, key: Key, entry: _Entry) -> None:
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        self._running += 1
+        entry.again = False  # what was reported before the pass began is seen by it
+        try:
+            delay = await self._pass(key, entry)
+        finally:
+            self._running -= 1
+            self._slots.release()
+        self._finish(key, entry, delay)
+
+    async def _pass(self, key: Key, entry: _Entry) -> float | None:
+        try:
+            async with asyncio.timeout(self._pass_seconds):
+                delay = await self._work(key)
+        except TryAgain:
+            return AGAIN_SECONDS * (0.5 + self._jitter())
+        except Exception as error:
+            entry.failures += 1
+            entry.failed_at = asyncio.get_running_loop().time()
+            exponential = self._backoff_seconds * 2.0 ** min(entry.failures - 1, 16)
+            delay = min(exponential, BACKOFF_LIMIT) * (0.5 + self._jitter() / 2)
+            self._on_failure(key, error, delay)
+            return delay
+        entry.failures, entry.failed_at = 0, float("-inf")
+        return delay
+
+    def _finish(self, key: Key, entry: _Entry, delay: float | None) -> None:
+        entry.running = False
+        if self._closed:
+            return
+        now = asyncio.get_running_loop().time()
+        if entry.again:
+            soonest = max(now, entry.failed_at + REPORTED_AFTER_FAILURE_SECONDS)
+            entry.due = soonest if delay is None else min(soonest, now + delay)
+        elif delay is None:
+            del self._entries[key]
+            return
+        else:
+            entry.due = now + delay
+        self._arm(key, entry)
