@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from worker_runtime.app import App
-from worker_runtime.brokers.base import LedgerRow, QueueReading
-from worker_runtime.cli.options import BROKER_FIELDS, broker_errors, read_settings, setting_options
+from worker_runtime.brokers.base import LedgerRow, QueueReading, Timing
+from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE, broker_errors, read_settings, setting_options
 
 _PLACES = (
     ("ready", "wait for a worker"),
@@ -36,7 +36,7 @@ def inspect_command(queue: str, as_json: bool, **flags: Any) -> None:
     Exit codes: 0 read, 3 the broker cannot be used.
     """
     settings, _ = read_settings(flags)
-    app = App(settings.broker_url, settings.namespace)
+    app = App(settings.broker_url, settings.namespace, Timing(command_timeout=PATIENCE))
     with broker_errors():
         reading = asyncio.run(_read(app, queue))
     if as_json:

@@ -17,6 +17,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: What every command needs that talks to a broker.
 BROKER_FIELDS = ("broker_url", "namespace")
+#: Seconds that a command for people waits for a broker's answer.
+PATIENCE = 5.0
 ALL_FIELDS = tuple(variable.field for variable in VARIABLES)
 
 

@@ -15,7 +15,15 @@ import msgspec
 
 from worker_runtime import exits
 from worker_runtime.app import App
-from worker_runtime.cli.options import BROKER_FIELDS, Failure, broker_errors, read_settings, setting_options
+from worker_runtime.brokers.base import Timing
+from worker_runtime.cli.options import (
+    BROKER_FIELDS,
+    PATIENCE,
+    Failure,
+    broker_errors,
+    read_settings,
+    setting_options,
+)
 
 BATCH = 1_000
 
@@ -34,7 +42,7 @@ def publish_command(queue: str, payload: str | None, path: str | None, as_json: 
     if (payload is None) == (path is None):
         raise click.UsageError("Give either a PAYLOAD or --file, and not both.")
     settings, _ = read_settings(flags)
-    app = App(settings.broker_url, settings.namespace)
+    app = App(settings.broker_url, settings.namespace, Timing(command_timeout=PATIENCE))
     if payload is not None:
         lines: Iterable[tuple[int, bytes]] = [(0, payload.encode())]
         total = 0

@@ -1,0 +1,107 @@
+"""publish, inspect, settings and foreign commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import Bench
+from tests.runtime.running import environment, queueworker
+from worker_runtime import __version__
+from worker_runtime.brokers.redis.server import free_port
+from worker_runtime.cli.settings import as_markdown
+from worker_runtime.settings import VARIABLES
+
+
+def test_publish_one_and_inspect(bench: Bench) -> None:
+    done = queueworker("publish", "q", '{"a": [1, "\u00e9"]}', env=bench.env)
+    assert done.returncode == 0, done.stderr
+    [envelope] = bench.ready()
+    assert json.loads(envelope)["payload"] == {"a": [1, "\u00e9"]}
+    assert json.loads(envelope)["pid"] in done.stdout
+
+    shown = queueworker("inspect", "q", env=bench.env)
+    assert shown.returncode == 0, shown.stderr
+    assert "ready" in shown.stdout
+    reading = json.loads(queueworker("inspect", "q", "--json", env=bench.env).stdout)
+    assert (reading["queue"], reading["ready"], reading["owned"], reading["private"]) == ("q", 1, 0, 0)
+
+
+def test_publish_a_file_in_order(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(2500)) + "\n  \n")
+    done = queueworker("publish", "q", "--file", str(file), "--json", env=bench.env)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["published"] == 2500
+    assert [json.loads(envelope)["payload"]["n"] for envelope in bench.ready()] == list(range(2500))
+    assert summary["first"] == json.loads(bench.ready()[0])["pid"]
+
+
+def test_a_malformed_line_is_named_and_its_batch_is_not_published(bench: Bench) -> None:
+    lines = [f'{{"n": {n}}}' for n in range(1500)]
+    lines[1200] = '{"n": '
+    done = queueworker("publish", "q", "--file", "-", env=bench.env, text="\n".join(lines))
+    assert done.returncode == 2
+    assert "line 1201 is not JSON" in done.stderr
+    assert "1000 messages" in done.stderr
+    assert len(bench.ready()) == 1000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("publish", "q", "{not json"), ("publish", "q"), ("publish", "q", "--file", "/does/not/exist")],
+)
+def test_bad_input_ends_with_2(bench: Bench, arguments: tuple[str, ...]) -> None:
+    done = queueworker(*arguments, env=bench.env)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not bench.ready()
+
+
+@pytest.mark.parametrize("arguments", [("publish", "q", "{}"), ("inspect", "q")])
+def test_an_unreachable_broker_ends_with_3_and_one_line(arguments: tuple[str, ...]) -> None:
+    port = free_port()
+    env = environment(f"redis://:secret-word@127.0.0.1:{port}", "n")
+    done = queueworker(*arguments, env=env)
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert str(port) in done.stderr
+    assert "secret-word" not in done.stderr
+
+
+def test_settings_are_listed_completely_and_the_page_is_fresh(bench: Bench) -> None:
+    done = queueworker("settings", env=bench.env)
+    assert all(variable.name in done.stdout for variable in VARIABLES)
+    page = Path(__file__).parents[2] / "docs" / "settings.md"
+    assert page.read_text() == as_markdown(), "write it again: queueworker settings --markdown"
+
+
+def test_version(bench: Bench) -> None:
+    assert __version__ in queueworker("--version", env=bench.env).stdout
+
+
+def test_a_broken_plugin_costs_one_warning_line(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(
+        "import click\n\n@click.command()\ndef good():\n    click.echo('from a plugin')\n"
+    )
+    metadata = tmp_path / "plugin-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(
+        "[queueworker.commands]\ngood = plugin:good\nbroken = no_such_plugin:command\n"
+    )
+    env = bench.env | {"PYTHONPATH": str(tmp_path)}
+    assert queueworker("good", env=env).stdout == "from a plugin\n"
+    listed = queueworker("--help", env=env)
+    assert listed.returncode == 0
+    assert "good" in listed.stdout
+    assert "publish" in listed.stdout
+    warnings = listed.stderr.splitlines()
+    assert len(warnings) == 1
+    assert "'broken'" in warnings[0]
+    broken = queueworker("broken", env=env)
+    assert broken.returncode == 2
+    assert "Traceback" not in broken.stderr

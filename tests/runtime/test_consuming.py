@@ -1,0 +1,123 @@
+"""The bound of prefetch, fences, outages, and the admin port, seen from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.runtime.conftest import Bench
+from tests.runtime.running import wait_until
+from worker_runtime.brokers.redis.server import EmbeddedRedis
+
+BRIEF = """
+    import asyncio
+    from worker_runtime import App
+    app = App.from_env()
+
+    @app.job("q", prefetch=100)
+    async def brief(payload: dict) -> None:
+        await asyncio.sleep(0.001)
+"""
+
+
+def test_prefetch_bounds_everything_unacknowledged(bench: Bench) -> None:
+    bench.publish("q", *["{}"] * 2000)
+    over = threading.Event()
+    owned: list[int] = []
+
+    def sample() -> None:
+        while not over.is_set():
+            owned.append(bench.client.hlen(bench.key("owners")))
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    sums = []
+    try:
+        worker = bench.run(BRIEF).consuming()
+        while bench.succeeded() < 2000:
+            queue = worker.status()["queues"]["q"]
+            gauges = (queue["waiting"], queue["running"], queue["unconfirmed"])
+            assert min(gauges) >= 0
+            assert queue["running"] <= 1
+            sums.append(sum(gauges))
+    finally:
+        over.set()
+        sampler.join()
+    assert max(owned) == 100, "the broker saw the prefetch used up, and never exceeded"
+    assert max(sums) <= 100
+    assert bench.nothing_left()
+    assert worker.stop() == 0
+
+
+def test_a_fence_stops_receiving_until_it_is_lifted(bench: Bench) -> None:
+    worker = bench.run(BRIEF, "--revision", "r2").consuming()
+    bench.client.hset(bench.key("fence"), "r2", "being rolled back")
+    worker.wait_for("fenced, receives nothing: being rolled back")
+    bench.publish("q", *["{}"] * 3)
+    status = worker.status()
+    assert status["fences"] == {"q": "being rolled back"}
+    assert status["receiving"] is False
+    assert worker.get("/readyz")[0] == 200, "fenced but connected is ready"
+    assert bench.succeeded() == 0
+    bench.client.hdel(bench.key("fence"), "r2")
+    wait_until(lambda: bench.succeeded() == 3, "consuming after the fence")
+    assert len(worker.said("fenced, receives nothing")) == 1
+    assert len(worker.said("fence lifted")) == 1
+    assert worker.status()["receiving"] is True
+    assert worker.stop() == 0
+
+
+def test_an_outage_is_told_once_and_survived(bench: Bench, make_bench: Callable[..., Bench]) -> None:
+    with EmbeddedRedis(appendonly=True, args=("--appendfsync", "always")) as broker:
+        outer = make_bench(broker.url)
+        worker = outer.run(BRIEF).consuming()
+        outer.publish("q", *["{}"] * 50)
+        wait_until(lambda: outer.succeeded() == 50, "work before the outage")
+        broker.kill()
+        worker.wait_for("broker lost")
+        wait_until(lambda: worker.get("/readyz")[0] == 503, "unreadiness")
+        assert worker.get("/livez")[0] == 200, "an outage is no reason to restart the worker"
+        broker.restart()
+        worker.wait_for("broker back after")
+        outer.publish("q", *["{}"] * 50)
+        wait_until(lambda: outer.succeeded() == 100, "work after the outage")
+        assert len(worker.said("broker lost")) <= 2, "one line a reason, not one an attempt"
+        assert worker.get("/readyz")[0] == 200
+        assert worker.stop() == 0
+
+
+def test_the_admin_port_tells_the_truth(bench: Bench) -> None:
+    worker = bench.run(BRIEF, "--processes", "2", "--revision", "r1").consuming()
+    bench.publish("q", *["{}"] * 40)
+    wait_until(lambda: worker.status()["queues"]["q"]["committed"] == 40, "the commits in /status")
+    status = worker.status()
+    assert status["revision"] == "r1"
+    assert status["state"] == "receiving"
+    assert status["receiving"] is True
+    assert status["broker"].startswith("redis://127.0.0.1")
+    assert [process["alive"] for process in status["processes"]] == [True, True]
+    assert status["queues"]["q"]["prefetch"] == 200, "summed over processes"
+    assert status["queues"]["q"]["coroutines"] == 2
+    assert worker.get("/livez") == (200, "ok\n")
+    assert worker.get("/readyz") == (200, "ok\n")
+    assert worker.get("/nothing")[0] == 404
+
+    code, text = worker.get("/metrics")
+    assert code == 200
+    samples = {
+        (sample.name, sample.labels.get("le")): (sample.value, sample.labels)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    value, labels = samples["queueworker_committed_total", None]
+    assert value == 40
+    assert labels == {"queue": "q", "revision": "r1"}
+    assert samples["queueworker_handler_duration_seconds_count", None][0] == 40
+    assert samples["queueworker_handler_duration_seconds_bucket", "+Inf"][0] == 40
+    assert samples["queueworker_handler_duration_seconds_bucket", "300.0"][0] == 40
+    assert samples["queueworker_publish_to_start_seconds_count", None][0] == 40
+    assert samples["queueworker_processes", None][0] == 2
+    assert samples["queueworker_receiving", None][0] == 1
+    assert worker.stop() == 0

@@ -1,0 +1,88 @@
+"""Processes that die: nothing is lost, and others finish what they held."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+from tests.runtime.conftest import Bench
+from tests.runtime.running import wait_until
+
+#: Three handlers at once, each 10 ms, so that a kill always finds waiting and running work.
+SLOW = """
+    import asyncio
+    from worker_runtime import App, Message
+    app = App.from_env()
+
+    @app.job("q", coroutines=3, prefetch=40)
+    async def slow(payload: dict, message: Message) -> None:
+        await asyncio.sleep(0.01)
+        with open("ran", "a") as file:
+            file.write(message.pid + "\\n")
+"""
+
+
+def test_nothing_is_lost_when_everything_of_a_worker_is_killed_half_way(bench: Bench) -> None:
+    pids = bench.publish("q", *["{}"] * 300)
+    first = bench.run(SLOW, "--processes", "2")
+    wait_until(lambda: len(first.wrote()) > 60, "some work")
+    first.kill_group()
+    done_before = bench.succeeded()
+    assert done_before < 300
+    held = bench.count("owners")
+    assert 0 < held <= 80
+
+    second = bench.run(SLOW)
+    wait_until(lambda: bench.succeeded() == 300, "all work to be done by another worker")
+    wait_until(bench.nothing_left, "empty places")
+    ran = Counter(second.wrote())
+    assert set(ran) == set(pids), "every message ran"
+    assert sum(ran.values()) <= 300 + held, "only what the killed worker held may have run twice"
+    assert second.wait_for("returned to the queue what others left")
+    assert second.stop() == 0
+
+
+def test_a_killed_worker_process_is_replaced(bench: Bench) -> None:
+    worker = bench.run(SLOW, "--processes", "2").consuming()
+    victim = worker.status()["processes"][1]
+    os.kill(victim["pid"], signal.SIGKILL)
+    line = worker.wait_for("ended unexpectedly")
+    assert "SIGKILL" in line["msg"]
+    assert str(victim["pid"]) in line["msg"]
+    assert line["level"] == "error"
+    wait_until(
+        lambda: (now := worker.status()["processes"][1])["alive"] and now["pid"] != victim["pid"],
+        "another process in its place",
+    )
+    worker.consuming()
+    bench.publish("q", *["{}"] * 20)
+    wait_until(lambda: bench.succeeded() == 20, "work to be done")
+    assert worker.status()["queues"]["q"]["committed"] == 20
+    assert worker.stop() == 0
+
+
+def test_worker_processes_end_gracefully_when_their_supervisor_is_killed(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import asyncio, pathlib
+        from worker_runtime import App
+        app = App.from_env()
+
+        @app.job("q", prefetch=10)
+        async def gated(payload: dict) -> None:
+            pathlib.Path("began").touch()
+            while not pathlib.Path("go").exists():
+                await asyncio.sleep(0.01)
+        """
+    ).consuming()
+    bench.publish("q", *["{}"] * 10)
+    wait_until(lambda: bench.count("owners") == 10 and (worker.directory / "began").exists(), "held work")
+    orphan = worker.status()["processes"][0]["pid"]
+    worker.signal(signal.SIGKILL)
+    wait_until(lambda: bench.count("queue") == 9, "the release of what never started")
+    (worker.directory / "go").touch()
+    wait_until(lambda: not Path(f"/proc/{orphan}/cmdline").exists(), "the end of the orphan")
+    assert bench.succeeded() == 1
+    assert bench.count("owners") == 0

@@ -1,0 +1,178 @@
+"""What handlers and hooks may do, and what becomes of the message."""
+
+from __future__ import annotations
+
+from tests.runtime.conftest import Bench
+from tests.runtime.running import wait_until
+
+
+def test_whatever_a_handler_raises_the_worker_goes_on(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import asyncio, os, sys
+        from worker_runtime import App
+        app = App.from_env()
+
+        async def cancel_own_task():
+            asyncio.current_task().cancel()
+            await asyncio.sleep(60)
+
+        @app.job("q", prefetch=10)
+        async def failing(payload: str) -> None:
+            with open("ran", "a") as file:
+                file.write(f"{payload} {os.getpid()}\\n")
+            if payload == "value": raise ValueError("a bad value")
+            if payload == "exit": sys.exit(3)
+            if payload == "cancelled": raise asyncio.CancelledError()
+            if payload == "own task": await cancel_own_task()
+            if payload == "interrupt": raise KeyboardInterrupt
+            if payload == "group": raise ExceptionGroup("many", [OSError("disk"), KeyError("k")])
+        """
+    )
+    kinds = ["value", "exit", "cancelled", "own task", "interrupt", "group"]
+    bench.publish("q", *[f'"{kind}"' for kind in [*kinds, "fine", "fine"]])
+    wait_until(lambda: bench.succeeded() == 2 and bench.failed() == 6, "all outcomes")
+    assert len({word for word in worker.wrote() if word.isdigit()}) == 1, "one process ran them all"
+    queue = worker.status()["queues"]["q"]
+    assert (queue["committed"], queue["rejected"], queue["handler_errors"]) == (2, 6, 6)
+    assert (queue["waiting"], queue["running"], queue["unconfirmed"]) == (0, 0, 0)
+    line = worker.wait_for("handler failed: ValueError: a bad value")
+    assert line["queue"] == "q"
+    assert line["message_id"]
+    assert "Traceback" in line["error"]
+    assert worker.stop() == 0
+
+
+def test_plain_functions_run_in_threads_and_do_not_hold_each_other_up(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import logging, threading, time
+        from worker_runtime import App, Message
+        app = App.from_env()
+        together = threading.Barrier(3, timeout=60)
+
+        @app.job("q", coroutines=3)
+        def plain(payload: dict, message: Message) -> None:
+            together.wait()  # passes only when three run at once
+            logging.getLogger("mine").warning("seen")
+            if payload.get("fail"): raise RuntimeError("in a thread")
+        """
+    )
+    pids = bench.publish("q", "{}", "{}", '{"fail": true}')
+    wait_until(lambda: bench.succeeded() == 2 and bench.failed() == 1, "all outcomes")
+    worker.wait_for("seen", 3)
+    assert {line["message_id"] for line in worker.said("seen")} == set(pids)
+    assert worker.said("handler failed: RuntimeError: in a thread")
+    assert worker.stop() == 0
+
+
+def test_a_payload_that_does_not_fit_is_rejected(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        from pydantic import BaseModel
+        from worker_runtime import App
+        app = App.from_env()
+
+        class Usage(BaseModel):
+            project: str
+            bytes: int
+
+        @app.job("q", prefetch=10)
+        async def usage(usage: Usage) -> None:
+            with open("ran", "a") as file:
+                file.write(f"{usage.project}={usage.bytes}\\n")
+        """
+    )
+    bench.publish(
+        "q", '{"project": "a", "bytes": 1}', '{"project": "b"}', "[]", '{"project": "c", "bytes": 3}'
+    )
+    wait_until(lambda: bench.succeeded() == 2 and bench.failed() == 2, "all outcomes")
+    assert worker.wrote() == ["a=1", "c=3"]
+    assert len(worker.said("the payload does not fit Usage")) == 2
+    assert worker.stop() == 0
+
+
+def test_hooks_run_in_order_for_their_groups(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        from worker_runtime import App, Context, Message
+        app = App.from_env()
+
+        def note(*words):
+            with open("ran", "a") as file:
+                file.write("-".join(words) + "\\n")
+
+        @app.on_worker_start
+        async def start():
+            app.resources["store"] = "db"
+            note("start")
+
+        @app.on_worker_stop
+        def stop(store): note("stop", store)
+
+        @app.on_init(groups=["audit"])
+        async def init(context: Context):
+            context["tenant"] = context.message.json()["t"]
+            note("init", context["tenant"])
+
+        @app.on_init(groups=["other"])
+        def never(): note("never")
+
+        @app.on_shutdown
+        def after(message: Message): note("shutdown")
+
+        @app.on_success
+        async def success(context: Context, store): note("success", context["tenant"], store)
+
+        @app.on_error
+        async def error(failure: BaseException, context: Context): note("error", str(failure))
+
+        @app.job("q", groups=["audit"])
+        async def job(payload: dict, context: Context, *, store: str) -> None:
+            note("run", context["tenant"], store)
+            if payload["t"] == "bad": raise ValueError("oops")
+        """
+    )
+    bench.publish("q", '{"t": "x"}')
+    wait_until(lambda: "success-x-db" in worker.wrote(), "the success hook")
+    bench.publish("q", '{"t": "bad"}')
+    wait_until(lambda: bench.failed() == 1, "the rejection")
+    assert worker.stop() == 0
+    assert worker.wrote() == [
+        *("start", "init-x", "run-x-db", "shutdown", "success-x-db"),
+        *("init-bad", "run-bad-db", "error-oops", "stop-db"),
+    ]
+
+
+def test_a_handler_that_blocks_the_loop_keeps_its_message(bench: Bench) -> None:
+    """It blocks for more than two expiries while a second worker looks for expired work."""
+    source = """
+        import os, time
+        from worker_runtime import App, Message
+        app = App.from_env()
+
+        @app.job("q", prefetch=5)
+        async def blocking(payload: dict, message: Message) -> None:
+            with open("ran", "a") as file:
+                file.write(message.pid + "\\n")
+            time.sleep(payload["seconds"])
+    """
+    pids = bench.publish("q", '{"seconds": 5}', '{"seconds": 0}', '{"seconds": 0}')
+    first = bench.run(source)
+    wait_until(lambda: bench.count("owners") == 3 and first.wrote(), "a running handler")
+    second = bench.run(source).consuming()
+
+    stall = first.wait_for("event loop has stood still")
+    assert "jobs.blocking" in stall["msg"]
+    assert pids[0] in stall["msg"]
+    assert stall["level"] == "warning"
+    assert first.status()["queues"]["q"]["running"] == 1, "reporting goes on during the stall"
+    assert first.get("/livez")[0] == 200
+    over = first.wait_for("event loop runs again after a stall of")
+    assert float(over["msg"].split("stall of ")[1].split()[0]) > 4
+    wait_until(lambda: bench.succeeded() == 3, "all commits")
+    assert first.wrote() == pids, "each ran exactly once, although the second worker was looking"
+    assert len(first.said("event loop has stood still")) == 1
+    assert second.status()["queues"]["q"]["received"] == 0
+    assert first.stop() == 0
+    assert second.stop() == 0
