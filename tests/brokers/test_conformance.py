@@ -1,0 +1,265 @@
+"""What every broker promises (see the contract in `worker_runtime.brokers.base`)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import re
+
+import pytest
+
+from tests.brokers.site import CALM, HASTY, PATIENCE, Site, eventually, receive, settle
+from worker_runtime.brokers.base import Action, Outcome, PayloadRefusedError
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b'{"n":%d}' % n for n in range(count)]
+
+
+async def test_check_accepts_a_healthy_broker(site: Site) -> None:
+    await site.broker().check("q")
+    assert (await site.read()).ready == 0
+
+
+async def test_deliveries_come_in_order_with_their_bytes(site: Site) -> None:
+    payloads = [b'{"a":[ ],"b":{}}', b"[]", b"1.0", b'"\\u00e9\xc3\xa9\\/"', b"null", b'{"x" : 1e2}']
+    pids = await site.publish(*payloads)
+    received = await receive(site.consumer())
+    assert [one.payload for one in received.deliveries] == payloads
+    assert [one.pid for one in received.deliveries] == list(pids)
+    assert all(re.fullmatch(r"[0-9a-f]{14}\.\d{8}", pid) for pid in pids)
+    assert {(one.queue, one.attempts) for one in received.deliveries} == {("q", 0)}
+
+
+async def test_a_receive_takes_what_is_there_and_never_more_than_asked(site: Site) -> None:
+    await site.publish(*numbered(150))
+    consumer = site.consumer()
+    assert len((await receive(consumer, 100)).deliveries) == 100
+    assert len((await receive(consumer, 100)).deliveries) == 50
+
+
+async def test_a_waiting_receive_gets_what_is_published(site: Site) -> None:
+    consumer = site.consumer()
+    waiting = asyncio.create_task(consumer.receive(100))
+    await eventually(lambda: asyncio.to_thread(_somebody_blocks, site))
+    await site.publish(b"1")
+    received = await asyncio.wait_for(waiting, PATIENCE)
+    assert [one.payload for one in received.deliveries] == [b"1"]
+
+
+def _somebody_blocks(site: Site) -> bool:
+    nodes = site.client.info("clients", **_everywhere(site))
+    sections = nodes.values() if "blocked_clients" not in nodes else [nodes]
+    return any(section["blocked_clients"] for section in sections)
+
+
+def _everywhere(site: Site) -> dict[str, str]:
+    return {"target_nodes": "all"} if "cluster" in site.url else {}
+
+
+async def test_an_empty_queue_answers_after_the_blocking_time(site: Site) -> None:
+    received = await receive(site.consumer(timing=dataclasses.replace(CALM, block=0.05)))
+    assert (list(received.deliveries), received.poisoned, received.fenced) == ([], 0, None)
+
+
+async def test_interrupt_ends_a_wait_and_forbids_the_next(site: Site) -> None:
+    consumer = site.consumer(timing=dataclasses.replace(CALM, block=10_000))
+    waiting = asyncio.create_task(consumer.receive(1))
+    await eventually(lambda: asyncio.to_thread(_somebody_blocks, site))
+    consumer.interrupt()
+    assert not (await asyncio.wait_for(waiting, PATIENCE)).deliveries
+    assert not (await receive(consumer)).deliveries
+    await site.publish(b"1")
+    assert [one.payload for one in (await receive(consumer)).deliveries] == [b"1"]
+
+
+async def test_nothing_is_left_in_private_places_after_close(site: Site) -> None:
+    consumer = site.consumer(timing=dataclasses.replace(CALM, block=10_000))
+    waiting = asyncio.create_task(consumer.receive(1))
+    await eventually(lambda: asyncio.to_thread(_somebody_blocks, site))
+    consumer.interrupt()
+    await site.publish(*numbered(3))
+    await asyncio.wait_for(waiting, PATIENCE)
+    await consumer.close()
+    reading = await site.read()
+    assert (reading.ready, reading.private) == (3, 0)
+
+
+async def test_commit(site: Site) -> None:
+    await site.publish(*numbered(3))
+    consumer = site.consumer()
+    received = await receive(consumer)
+    assert await settle(consumer, received.deliveries, Action.COMMIT) == [Outcome.COMMITTED] * 3
+    reading = await site.read()
+    assert (reading.total, reading.success, reading.processing, reading.private) == (3, 3, 0, 0)
+
+
+async def test_reject(site: Site) -> None:
+    await site.publish(b"1")
+    consumer = site.consumer()
+    received = await receive(consumer)
+    assert await settle(consumer, received.deliveries, Action.REJECT) == [Outcome.REJECTED]
+    reading = await site.read()
+    assert (reading.failed, reading.success, reading.processing, reading.private) == (1, 0, 0, 0)
+
+
+async def test_released_work_comes_back_first_and_in_order(site: Site) -> None:
+    await site.publish(*numbered(6))
+    consumer = site.consumer()
+    first = (await receive(consumer, 4)).deliveries
+    await settle(consumer, first, Action.COMMIT, Action.RELEASE, Action.RELEASE, Action.RELEASE)
+    again = (await receive(site.consumer("w2"))).deliveries
+    assert [one.payload for one in again] == numbered(6)[1:]
+    assert {one.attempts for one in again} == {0}
+    assert [one.pid for one in again[:3]] == [one.pid for one in first[1:]]
+
+
+async def test_more_releases_than_fit_into_one_call_keep_their_order(site: Site) -> None:
+    await site.publish(*numbered(2500))
+    consumer = site.consumer()
+    deliveries = []
+    while len(deliveries) < 2500:
+        deliveries += (await receive(consumer, 2500)).deliveries
+    await consumer.settle([], lambda *_: None)
+    outcomes = await settle(consumer, deliveries, Action.RELEASE)
+    assert set(outcomes) == {Outcome.RELEASED}
+    assert [one.payload for one in (await receive(consumer, 1000)).deliveries] == numbered(1000)
+    assert (await site.read()).ready == 1500
+
+
+async def test_each_settlement_is_judged_on_its_own(site: Site) -> None:
+    await site.publish(*numbered(4))
+    consumer = site.consumer()
+    a, b, c, d = (await receive(consumer)).deliveries
+    await settle(consumer, [b], Action.COMMIT)
+    outcomes = await settle(
+        consumer, [a, b, c, d, a], Action.COMMIT, Action.COMMIT, Action.REJECT, Action.RELEASE, Action.COMMIT
+    )
+    assert outcomes == [
+        Outcome.COMMITTED,
+        Outcome.MISSING,
+        Outcome.REJECTED,
+        Outcome.RELEASED,
+        Outcome.MISSING,
+    ]
+    assert (await site.read()).success == 2
+
+
+async def test_expired_work_is_taken_over_and_the_old_owner_is_superseded(site: Site) -> None:
+    await site.publish(*numbered(3))
+    old = site.consumer("old", timing=HASTY)
+    lost = (await receive(old)).deliveries
+    renewer = site.renewer("new")
+    await eventually(lambda: _recovered(renewer))
+    new = site.consumer("new")
+    taken = (await receive(new)).deliveries
+    assert [one.pid for one in taken] == [one.pid for one in lost]
+    assert [one.payload for one in taken] == numbered(3)
+    assert list(await site.renewer("old").extend(lost)) == list(lost)
+    actions = (Action.COMMIT, Action.REJECT, Action.RELEASE)
+    assert await settle(old, lost, *actions) == [Outcome.SUPERSEDED] * 3
+    assert await settle(new, taken, Action.COMMIT) == [Outcome.COMMITTED] * 3
+    reading = await site.read()
+    assert (reading.success, reading.failed, reading.private, reading.ready) == (3, 0, 0, 0)
+
+
+async def _recovered(renewer: object) -> bool:
+    return (await renewer.recover()).deliveries > 0  # type: ignore[attr-defined]
+
+
+async def test_a_late_owner_may_settle_when_nobody_took_over(site: Site) -> None:
+    await site.publish(b"1")
+    consumer = site.consumer(timing=HASTY)
+    received = await receive(consumer)
+    renewer = site.renewer(timing=HASTY)
+    assert not await renewer.extend(received.deliveries)
+    assert await settle(consumer, received.deliveries, Action.COMMIT) == [Outcome.COMMITTED]
+    assert (await renewer.recover()).deliveries == 0
+
+
+async def test_renewed_work_is_left_alone(site: Site) -> None:
+    await site.publish(b"1")
+    consumer = site.consumer(timing=HASTY)
+    received = await receive(consumer)
+    assert not await site.renewer(timing=CALM).extend(received.deliveries)
+    assert (await site.renewer("other").recover()).deliveries == 0
+    assert (await site.read()).owned == 1
+
+
+async def test_one_winner_when_commit_and_recovery_race(site: Site) -> None:
+    seed = random.Random(4)
+    consumer, renewers = site.consumer(timing=HASTY), [site.renewer(f"r{n}") for n in range(3)]
+    for _ in range(40):
+        await site.publish(b"1")
+        delivery = (await receive(consumer, 1)).deliveries
+        tasks = [settle(consumer, delivery, Action.COMMIT), *(one.recover() for one in renewers)]
+        seed.shuffle(tasks)
+        results = await asyncio.gather(*tasks)
+        outcome = next(one for one in results if isinstance(one, list))
+        taken_over = sum(one.deliveries for one in results if not isinstance(one, list))
+        assert (outcome, taken_over) in (([Outcome.COMMITTED], 0), ([Outcome.MISSING], 1))
+        reading = await site.read()
+        assert reading.ready == taken_over
+        assert reading.private == 0
+        if taken_over:
+            again = (await receive(consumer, 1)).deliveries
+            await settle(consumer, again, Action.COMMIT)
+
+
+async def test_a_cancelled_receive_strands_nothing(site: Site) -> None:
+    await site.publish(*numbered(5))
+    for patience in range(0, 40, 2):
+        consumer = site.consumer(f"w{patience}")
+        task = asyncio.create_task(consumer.receive(5))
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        task.cancel()
+        got = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(got[0], BaseException):
+            await settle(consumer, got[0].deliveries, Action.RELEASE)
+        await consumer.close()
+        reading = await site.read()
+        assert (reading.ready, reading.private, len(reading.reservations)) == (5, 0, 0)
+    payloads = [one.payload for one in (await receive(site.consumer())).deliveries]
+    assert payloads == numbered(5)
+
+
+async def test_many_consumers_share_without_twins(site: Site) -> None:
+    await site.publish(*numbered(500))
+    quick = dataclasses.replace(CALM, block=0.05)
+    seen: list[bytes] = []
+
+    async def work(name: str) -> None:
+        consumer = site.consumer(name, timing=quick)
+        while deliveries := (await receive(consumer, 7)).deliveries:
+            seen.extend(one.payload for one in deliveries)
+            assert set(await settle(consumer, deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
+
+    await asyncio.gather(*(work(f"w{n}") for n in range(4)))
+    assert sorted(seen) == sorted(numbered(500))
+
+
+async def test_what_is_not_json_is_not_published(site: Site) -> None:
+    for bad in (b"", b"{", b"\xff", b'"\xff"', b"1 2", b"[" * 100_000):
+        with pytest.raises(PayloadRefusedError, match="JSON"):
+            await site.publish(b"1", bad)
+    assert (await site.read()).ready == 0
+
+
+async def test_the_reading_says_where_everything_is(site: Site) -> None:
+    await site.publish(*numbered(5))
+    a, b = site.consumer("wa", "ra"), site.consumer("wb", "rb")
+    first = (await receive(a, 3)).deliveries
+    await receive(b, 1)
+    await settle(a, first[:2], Action.COMMIT, Action.REJECT)
+    reading = await site.read()
+    assert (reading.ready, reading.owned, reading.processing, reading.failed) == (1, 2, 2, 1)
+    assert reading.oldest_ready_age is not None
+    assert 0 <= reading.oldest_ready_age < 600
+    assert dict(reading.owners) == {"wa": 1, "wb": 1}
+    assert (reading.ledger["ra"].claimed, reading.ledger["ra"].committed, reading.ledger["rb"].claimed) == (
+        3,
+        1,
+        1,
+    )

@@ -1,0 +1,192 @@
+"""Lost answers, flushed scripts, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.brokers.fault_proxy import Fault, FaultProxy, Rule, Seen
+from tests.brokers.site import CALM, HASTY, PATIENCE, Site, eventually, receive, settle
+from tests.services import EmbeddedRedis
+from worker_runtime.brokers.base import Action, BrokerUnavailableError, Outcome
+
+
+def once(name: str, fault: Fault, times: int = 1) -> Rule:
+    left = times
+
+    def rule(seen: Seen) -> Fault:
+        nonlocal left
+        if seen.name == name and left and seen.reply != [b"empty"]:
+            left -= 1
+            return fault
+        return Fault.PASS
+
+    return rule
+
+
+PAYLOADS = [b'{"n":%d}' % n for n in range(4)]
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
+@pytest.mark.parametrize("name", ["reserve", "claim"])
+async def test_one_lost_answer_while_receiving_is_made_good(
+    name: str, fault: Fault, standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    await standalone.publish(*PAYLOADS)
+    async with FaultProxy(redis_server.port, before=once(name, fault)) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        received = await receive(consumer)
+        assert proxy.names().count(name) == 2
+        assert [one.payload for one in received.deliveries] == PAYLOADS
+        assert set(await settle(consumer, received.deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
+    reading = await standalone.read()
+    assert (reading.success, reading.private, len(reading.reservations)) == (4, 0, 0)
+    assert reading.ledger["r1"].claimed == 4
+
+
+@pytest.mark.parametrize("name", ["reserve", "claim"])
+async def test_a_receive_that_failed_is_taken_up_by_the_next(
+    name: str, standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    await standalone.publish(*PAYLOADS)
+    async with FaultProxy(redis_server.port, before=once(name, Fault.CUT_AFTER, times=2)) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        with pytest.raises(BrokerUnavailableError, match="did not answer"):
+            await receive(consumer)
+        received = await receive(consumer)
+        assert [one.payload for one in received.deliveries] == PAYLOADS
+        assert set(await settle(consumer, received.deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
+    assert (await standalone.read()).ledger["r1"].claimed == 4
+
+
+async def test_what_others_recovered_meanwhile_is_dropped(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    """Paused between reserve and claim for longer than the reservation: the work belongs to others now."""
+    await standalone.publish(*PAYLOADS)
+    async with FaultProxy(redis_server.port, before=once("claim", Fault.HOLD_COMMAND)) as proxy:
+        quick = dataclasses.replace(HASTY, block=0.05, command_timeout=PATIENCE)
+        slow = standalone.consumer("slow", timing=quick, url=proxy.url)
+        receiving = asyncio.create_task(slow.receive(10))
+        await asyncio.wait_for(proxy.event.wait(), PATIENCE)
+        renewer = standalone.renewer("other")
+        async with asyncio.timeout(PATIENCE):
+            while not (await renewer.recover()).reservations:
+                pass
+        other = standalone.consumer("other")
+        taken = (await receive(other)).deliveries
+        assert [one.payload for one in taken] == PAYLOADS
+        assert set(await settle(other, taken, Action.COMMIT)) == {Outcome.COMMITTED}
+        proxy.let_go.set()
+        assert not (await asyncio.wait_for(receiving, PATIENCE)).deliveries
+    reading = await standalone.read()
+    assert (reading.success, reading.total, reading.private, reading.ready) == (4, 4, 0, 0)
+
+
+@pytest.mark.parametrize("ran", [True, False])
+async def test_a_lost_settlement_is_unknown_and_never_sent_again(
+    ran: bool, standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    await standalone.publish(*PAYLOADS)
+    fault = Fault.CUT_AFTER if ran else Fault.CUT_BEFORE
+    async with FaultProxy(redis_server.port, before=once("settle", fault)) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        first = (await receive(consumer, 2)).deliveries
+        second = (await receive(consumer, 2)).deliveries
+        assert await settle(consumer, first, Action.COMMIT) == [Outcome.UNKNOWN] * 2
+        assert await settle(consumer, second, Action.COMMIT) == [Outcome.COMMITTED] * 2
+        assert proxy.names().count("settle") == 2
+    reading = await standalone.read()
+    assert (reading.success, reading.owned) == ((4, 0) if ran else (2, 2))
+
+
+async def test_a_settlement_that_was_not_sent_waits_for_the_server(
+    redis_appendonly: EmbeddedRedis, make_site: Callable[..., Site]
+) -> None:
+    site = make_site(redis_appendonly.url, redis.Redis(port=redis_appendonly.port), "ns")
+    await site.publish(*PAYLOADS)
+    consumer = site.consumer(timing=dataclasses.replace(CALM, command_timeout=PATIENCE))
+    deliveries = (await receive(consumer)).deliveries
+    redis_appendonly.kill()
+    # The kernel closes the connection with the process; this lets the client read that.
+    with pytest.raises(BrokerUnavailableError):
+        await site.renewer().recover()
+    settling = asyncio.create_task(settle(consumer, deliveries, Action.COMMIT))
+    redis_appendonly.restart()
+    assert await settling == [Outcome.COMMITTED] * 4
+
+
+async def test_unreachable_for_the_whole_command_time_is_unknown(
+    redis_appendonly: EmbeddedRedis, make_site: Callable[..., Site]
+) -> None:
+    site = make_site(redis_appendonly.url, redis.Redis(port=redis_appendonly.port), "ns")
+    await site.publish(*PAYLOADS)
+    consumer = site.consumer(timing=dataclasses.replace(CALM, command_timeout=0.5))
+    deliveries = (await receive(consumer)).deliveries
+    redis_appendonly.kill()
+    assert await settle(consumer, deliveries, Action.COMMIT) == [Outcome.UNKNOWN] * 4
+    redis_appendonly.restart()
+    assert (await site.read()).owned == 4
+
+
+async def test_flushed_scripts_are_loaded_again(standalone: Site) -> None:
+    await standalone.publish(*PAYLOADS)
+    consumer, renewer = standalone.consumer(), standalone.renewer()
+    standalone.client.script_flush()
+    received = await receive(consumer)
+    standalone.client.script_flush()
+    assert not await renewer.extend(received.deliveries)
+    standalone.client.script_flush()
+    assert set(await settle(consumer, received.deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
+    standalone.client.script_flush()
+    assert (await renewer.recover()).deliveries == 0
+
+
+async def test_consuming_resumes_after_a_restart(
+    redis_appendonly: EmbeddedRedis, make_site: Callable[..., Site]
+) -> None:
+    site = make_site(redis_appendonly.url, redis.Redis(port=redis_appendonly.port), "ns")
+    consumer = site.consumer(timing=dataclasses.replace(CALM, block=10_000))
+    await site.publish(*PAYLOADS)
+    before = (await receive(consumer)).deliveries
+    waiting = asyncio.create_task(consumer.receive(10))
+    await eventually(lambda: asyncio.to_thread(lambda: site.client.info("clients")["blocked_clients"] > 0))
+    redis_appendonly.restart()
+    with pytest.raises(BrokerUnavailableError):
+        await asyncio.wait_for(waiting, PATIENCE)
+    await site.publish(b"5")
+    after = (await receive(consumer)).deliveries
+    assert [one.payload for one in after] == [b"5"]
+    assert set(await settle(consumer, [*before, *after], Action.COMMIT)) == {Outcome.COMMITTED}
+    reading = await site.read()
+    assert (reading.success, reading.private) == (5, 0)
+
+
+async def test_a_server_that_stays_silent_is_reported(standalone: Site, redis_server: EmbeddedRedis) -> None:
+    await standalone.publish(*PAYLOADS)
+    async with FaultProxy(redis_server.port, before=once("reserve", Fault.HOLD_REPLY, times=2)) as proxy:
+        quick = dataclasses.replace(CALM, command_timeout=0.2)
+        consumer = standalone.consumer(timing=quick, url=proxy.url)
+        with pytest.raises(BrokerUnavailableError, match=r"no answer within 0\.2 s"):
+            await receive(consumer)
+        assert len((await receive(consumer)).deliveries) == 4
+        proxy.let_go.set()
+
+
+async def test_a_lost_publish_is_not_repeated(standalone: Site, redis_server: EmbeddedRedis) -> None:
+    async with FaultProxy(redis_server.port, before=once("LPUSH", Fault.CUT_AFTER)) as proxy:
+        publisher = standalone.broker(url=proxy.url).publisher()
+        with pytest.raises(BrokerUnavailableError, match="0 are published, the next 4 may be"):
+            await publisher.publish_many("q", PAYLOADS)
+        await publisher.close()
+    assert (await standalone.read()).ready == 4
+
+
+@pytest.fixture
+def redis_appendonly() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(appendonly=True, args=("--appendfsync", "always")) as server:
+        yield server

@@ -1,0 +1,74 @@
+"""Real servers for all suites, on free ports of 127.0.0.1. They die with the process that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Self
+
+import redis
+
+from worker_runtime.brokers.redis.server import EmbeddedRedis, free_port
+
+_SLOTS = 16384
+__all__ = ["EmbeddedRedis", "RedisCluster", "free_port"]
+
+
+class RedisCluster:
+    """A Redis Cluster of primaries without replicas, ready when the context is entered."""
+
+    def __init__(self, primaries: int = 3, *, ready_timeout: float = 60.0) -> None:
+        self._primaries = primaries
+        self._ready_timeout = ready_timeout
+        self._stack = contextlib.ExitStack()
+        self.nodes: list[EmbeddedRedis] = []
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def start(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            buses = []
+            for _ in range(self._primaries):
+                bus = free_port()
+                node = EmbeddedRedis(
+                    args=(
+                        "--cluster-enabled",
+                        "yes",
+                        "--cluster-port",
+                        str(bus),
+                        "--cluster-node-timeout",
+                        "5000",
+                    )
+                )
+                self.nodes.append(stack.enter_context(node))
+                buses.append(bus)
+            clients = [stack.enter_context(redis.Redis(port=node.port)) for node in self.nodes]
+            share = _SLOTS // self._primaries
+            for index, client in enumerate(clients):
+                last = _SLOTS - 1 if index == self._primaries - 1 else (index + 1) * share - 1
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", index * share, last)
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            for node, bus in zip(self.nodes[1:], buses[1:], strict=True):
+                clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+            deadline = time.monotonic() + self._ready_timeout
+            while not all(self._sees_all(client) for client in clients):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the cluster did not form within {self._ready_timeout:g} s")
+                time.sleep(0.05)
+            self._stack = stack.pop_all()
+        return self
+
+    def _sees_all(self, client: redis.Redis) -> bool:
+        lines = client.execute_command("CLUSTER", "INFO").decode().splitlines()
+        return {"cluster_state:ok", f"cluster_known_nodes:{self._primaries}"} <= set(lines)
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
