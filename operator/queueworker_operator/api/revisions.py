@@ -38,8 +38,8 @@ class Revision:
 
 
 def canonical_json(value: Any) -> bytes:
-    """One spelling for equal JSON values: sorted keys, no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """One spelling for equal JSON values: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def broker_identity(broker: Broker) -> str:

@@ -26,7 +26,14 @@ _SCHEMA: dict[str, Any] = {
             "type": "object",
             "required": ["containers"],
             "properties": {
-                "containers": {"type": "array", "minItems": 1, "maxItems": 32, "items": _CONTAINER_SCHEMA},
+                "containers": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 32,
+                    "items": _CONTAINER_SCHEMA,
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
                 "terminationGracePeriodSeconds": {"type": "integer", "format": "int64", "minimum": 0},
             },
             "x-kubernetes-preserve-unknown-fields": True,
@@ -53,6 +60,9 @@ def _check(template: dict[str, Any]) -> dict[str, Any]:
             value = container.get(key) if isinstance(container, dict) else None
             if not isinstance(value, str) or not value:
                 raise ValueError(f"spec.containers[{index}].{key} is required: add it")
+    names = [container["name"] for container in containers]
+    if len(set(names)) != len(names):
+        raise ValueError("spec.containers has two containers of one name: rename one")
     grace = spec.get("terminationGracePeriodSeconds", 0)
     if not isinstance(grace, int) or isinstance(grace, bool) or grace < 0:
         raise ValueError("spec.terminationGracePeriodSeconds must be a whole number of seconds")

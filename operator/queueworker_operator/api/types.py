@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.template import Template
@@ -31,6 +32,10 @@ def _rfc3339(moment: datetime) -> str:
 
 #: Whole seconds in UTC, as Kubernetes writes them, so that what was written equals what is read back.
 Timestamp = Annotated[datetime, AfterValidator(whole_seconds), PlainSerializer(_rfc3339, return_type=str)]
+
+
+def _keyed_by(field: str) -> JsonDict:
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
 
 class _Model(BaseModel):
@@ -203,6 +208,7 @@ class QueueWorkerStatus(_Tolerant):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
         description="Ready, Available, BrokerReachable, PlacementValid; Reconciling and Stalled while true.",
+        json_schema_extra=_keyed_by("type"),
     )
     observed_generation: Int64 | None = Field(
         default=None, description="The generation that the last complete pass used."
@@ -221,7 +227,7 @@ class QueueWorkerStatus(_Tolerant):
     )
     rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
     revisions: Annotated[tuple[RevisionStatus, ...], Field(max_length=20)] = Field(
-        default=(), description="Each revision that exists."
+        default=(), description="Each revision that exists.", json_schema_extra=_keyed_by("name")
     )
 
     def condition(self, type: str) -> Condition | None:

@@ -1,0 +1,96 @@
+"""For each rule one object that it accepts and one that it refuses: for Python here, for an API server in
+tests/cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.operator.resources import body, template
+
+CLUSTER = {"url": "redis://redis:6379", "topology": "Cluster"}
+
+
+@dataclass(frozen=True)
+class Case:
+    rule: str
+    accepted: dict[str, Any]
+    refused: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """`before` may become `accepted` but not `refused`."""
+
+    rule: str
+    before: dict[str, Any]
+    accepted: dict[str, Any]
+    refused: dict[str, Any]
+
+
+def tagged(namespace: str) -> dict[str, Any]:
+    return body(spec__broker__redis=CLUSTER | {"keyNamespace": namespace})
+
+
+CASES = (
+    Case("name-length", body("a" * 32), body("a" * 33)),
+    Case("name-label", body("0-a"), body("a.b")),
+    Case("one-broker", body(), body(spec__broker={})),
+    Case(
+        "one-url-source",
+        body(spec__broker__redis={"secretRef": {"name": "usage-redis"}}),
+        body(spec__broker__redis={"url": "redis://redis:6379", "secretRef": {"name": "usage-redis"}}),
+    ),
+    Case("one-url-source", body(), body(spec__broker__redis={})),
+    Case("hash-tag", tagged("{utopia-queue}"), body(spec__broker__redis=CLUSTER)),
+    Case("hash-tag", tagged("app.{q}.x"), tagged("{a}{b}")),
+    Case("hash-tag", tagged("{a b}"), tagged("{}x")),
+    Case(
+        "hash-tag", body(spec__broker__redis__keyNamespace="{}x"), tagged("a}{b")
+    ),  # Standalone takes any name
+    Case("prefetch", body(spec__prefetch=4), body(spec__prefetch=3)),
+    Case("prefetch", body(spec__prefetch=None), body(spec__coroutines=101)),
+    Case(
+        "grace",
+        body(spec__template=template("i", terminationGracePeriodSeconds=31)),
+        body(spec__template=template("i", terminationGracePeriodSeconds=30)),
+    ),
+    Case(
+        "grace",
+        body(spec__shutdownSeconds=3600),
+        body(spec__shutdownSeconds=31, spec__template=template("i", terminationGracePeriodSeconds=31)),
+    ),
+)
+
+CHANGES = (
+    Change("queue-immutable", body(), body(spec__replicas=3), body(spec__queue__name="other")),
+    Change(
+        "key-namespace-immutable",
+        body(),
+        body(spec__broker__redis__url="redis://other:6379"),
+        body(spec__broker__redis__keyNamespace="other"),
+    ),
+)
+
+#: What a type says: the refused value and the path that must be named.
+MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("spec.queue", body(spec__queue=None)),
+    ("spec.queue.name", body(spec__queue__name="-x")),
+    ("spec.queue.name", body(spec__queue__name="a" * 64)),
+    ("spec.broker", body(spec__broker=None)),
+    ("spec.template", body(spec__template=None)),
+    ("spec.template", body(spec__template={"spec": {"containers": []}})),
+    ("spec.template", body(spec__template={"spec": {"containers": [{"name": "worker"}]}})),
+    ("spec.template", body(spec__template={"spec": {"containers": [{"name": "w", "image": "i"}] * 2}})),
+    ("spec.coroutines", body(spec__coroutines=0)),
+    ("spec.coroutines", body(spec__coroutines="4")),
+    ("spec.prefetch", body(spec__prefetch=1001)),
+    ("spec.replicas", body(spec__replicas=-1)),
+    ("spec.replicas", body(spec__replicas=10001)),
+    ("spec.shutdownSeconds", body(spec__shutdownSeconds=0)),
+    ("spec.progressDeadlineSeconds", body(spec__progressDeadlineSeconds=29)),
+    ("spec.strategy", body(spec__strategy="Canary")),
+    ("spec.broker.redis.topology", body(spec__broker__redis__topology="Dragonfly")),
+    ("spec.broker.redis.url", body(spec__broker__redis__url="")),
+    ("spec.broker.redis.secretRef.name", body(spec__broker__redis={"secretRef": {}})),
+)

@@ -1,0 +1,95 @@
+"""The rules of the resource, as local mode applies them. tests/cluster shows the same to an API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queueworker_operator.api.parse import NotAQueueWorkerError, parse, parse_change
+from queueworker_operator.api.rules import RULES, TRANSITIONS
+from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus
+from tests.operator.resources import body, worker
+from tests.operator.rule_cases import CASES, CHANGES, MALFORMED, Case, Change
+
+BY_ID = {rule.id: rule for rule in RULES}
+TRANSITION_BY_ID = {rule.id: rule for rule in TRANSITIONS}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == set(BY_ID)
+    assert {change.rule for change in CHANGES} == set(TRANSITION_BY_ID)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_rule(case: Case) -> None:
+    assert isinstance(parse(case.accepted), QueueWorker)
+    refused = parse(case.refused)
+    assert isinstance(refused, InvalidQueueWorker)
+    rule = BY_ID[case.rule]
+    assert [(p.path, p.message) for p in refused.problems] == [(rule.blames, rule.message)]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.rule)
+def test_change(change: Change) -> None:
+    before = parse(change.before)
+    assert isinstance(before, QueueWorker)
+    assert isinstance(parse_change(before, change.accepted), QueueWorker)
+    refused = parse_change(before, change.refused)
+    assert isinstance(refused, InvalidQueueWorker)
+    assert [p.message for p in refused.problems] == [TRANSITION_BY_ID[change.rule].message]
+
+
+@pytest.mark.parametrize(("path", "resource"), MALFORMED, ids=[path for path, _ in MALFORMED])
+def test_malformed(path: str, resource: dict[str, Any]) -> None:
+    refused = parse(resource)
+    assert isinstance(refused, InvalidQueueWorker)
+    assert [p.path for p in refused.problems] == [path]
+
+
+def test_an_unknown_field_is_named() -> None:
+    refused = parse(body(spec__replica=2))
+    assert isinstance(refused, InvalidQueueWorker)
+    (problem,) = refused.problems
+    assert str(problem) == "spec.replica: is not a field of this version: remove it, or check its spelling"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    refused = parse(body("A" * 40, spec__prefetch=1))
+    assert isinstance(refused, InvalidQueueWorker)
+    assert {p.path for p in refused.problems} == {"metadata.name", "spec.prefetch"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "part"),
+    [
+        ({}, "read None and None"),
+        (body(kind="Deployment"), "'Deployment'"),
+        (body(apiVersion="queueworker.dev/v9"), "'queueworker.dev/v9'"),
+        (body(metadata__name=None), "metadata.name: is required"),
+    ],
+    ids=["empty", "another kind", "another version", "no name"],
+)
+def test_what_is_not_a_queueworker_is_an_error(resource: dict[str, Any], part: str) -> None:
+    with pytest.raises(NotAQueueWorkerError, match=part):
+        parse(resource)
+
+
+def test_defaults() -> None:
+    minimal = worker(
+        spec__replicas=None, spec__coroutines=None, spec__prefetch=None, spec__broker__redis__topology=None
+    )
+    spec = minimal.spec
+    assert (spec.replicas, spec.coroutines, spec.effective_prefetch) == (1, 1, 1)
+    assert (spec.shutdown_seconds, spec.progress_deadline_seconds, spec.strategy) == (30, 600, "Rolling")
+    redis = spec.broker.redis
+    assert redis is not None
+    assert (redis.topology, redis.key_namespace) == ("Standalone", "utopia-queue")
+
+
+def test_a_status_that_cannot_be_read_counts_as_absent() -> None:
+    assert worker(status={"conditions": "none"}).status == QueueWorkerStatus()
+
+
+def test_a_status_of_a_newer_operator_is_read() -> None:
+    assert worker(status={"replicas": 2, "fromTheFuture": {"a": 1}}).status == QueueWorkerStatus(replicas=2)
