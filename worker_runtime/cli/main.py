@@ -40,9 +40,11 @@ def _load(point: EntryPoint) -> click.Command | None:
     try:
         command = point.load()
     except Exception as error:
-        return _warn(point, f"{type(error).__name__}: {error}")
+        _warn(point, f"{type(error).__name__}: {error}")
+        return None
     if not isinstance(command, click.Command):
-        return _warn(point, f"{point.value} is a {type(command).__name__}, not a click command")
+        _warn(point, f"{point.value} is a {type(command).__name__}, not a click command")
+        return None
     return command
 
 

@@ -27,7 +27,12 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.exit_code = code
+        self.code = code
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        """What click ends the process with."""
+        return self.code
 
 
 def setting_options(fields: Collection[str]) -> Callable[[Command], Command]:
