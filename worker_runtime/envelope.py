@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Envelope(msgspec.Struct, gc=False):
     pid: str
     payload: msgspec.Raw
     timestamp: float
-    attempts: int = 0
+    attempts: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class _Loose(msgspec.Struct, gc=False):

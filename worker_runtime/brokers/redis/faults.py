@@ -40,6 +40,9 @@ _REFUSED_TEXT = {
 def explained(error: ReplyError, server: str, doing: str) -> BrokerError:
     """Turn an error reply into one that a person can act on."""
     code, text = error.code, str(error)
+    if "unauthenticated" in text:
+        # What a long command gets instead of NOAUTH.
+        code = "NOAUTH"
     if code in LATER or code in ELSEWHERE:
         return BrokerUnavailableError(
             f"Redis at {server} cannot {doing} now ({text}): {_LATER_TEXT.get(code, code)}"

@@ -30,7 +30,7 @@ async def open_wire(address: Address, node: Node, timeout: float) -> Wire:
                 if raw is not None:
                     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     except (OSError, ssl.SSLError) as error:
-        raise NotSentError(f"Redis at {name} cannot be reached: {_reason(error, timeout)}") from None
+        raise NotSentError(f"Redis at {name} cannot be reached: {_reason(error, timeout, address)}") from None
     greeting: list[Command] = []
     if address.password or address.username:
         who = (address.username,) if address.username else ()
@@ -51,9 +51,10 @@ async def open_wire(address: Address, node: Node, timeout: float) -> Wire:
     return wire
 
 
-def _reason(error: BaseException, timeout: float) -> str:
+def _reason(error: BaseException, timeout: float, address: Address) -> str:
     if isinstance(error, TimeoutError) and not str(error):
-        return f"no connection within {timeout:g} s; check the address and the network"
+        hint = "that the port speaks TLS" if address.tls else "the network"
+        return f"no connection within {timeout:g} s; check the address and {hint}"
     if isinstance(error, socket.gaierror):
         return f"its name cannot be resolved ({error.strerror}); check the host in the URL"
     if isinstance(error, ssl.SSLError):

@@ -150,8 +150,10 @@ class EmbeddedRedis:
             *("--save", "", "--appendonly", "yes" if self._appendonly else "no"),
             *("--daemonize", "no", "--logfile", ""),
             *self._args,
+            # Its own log says when it is ready: another server may answer on the same port.
+            *("--loglevel", "notice"),
         ]
-        with (self.directory / "server.log").open("ab") as log:
+        with (self.directory / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -169,14 +171,13 @@ class EmbeddedRedis:
         if code is not None:
             log = self._log_tail()
             if self._wanted_port is None and "Address already in use" in log and time.monotonic() < deadline:
-                # Somebody took the free port in between. The log is what the next attempt is judged by.
-                (self.directory / "server.log").write_bytes(b"")
+                # Somebody took the free port in between.
                 self._launch()
                 return False
             raise BrokerUnavailableError(
                 f"the embedded redis-server on port {self._port} ended with code {code}; its log ends: {log}"
             )
-        if self._pong():
+        if "Ready to accept connections" in self._log() and self._pong():
             return True
         if time.monotonic() > deadline:
             log = self._log_tail()
@@ -198,9 +199,11 @@ class EmbeddedRedis:
             return False
         return bool(reply) and not reply.startswith(b"-LOADING")
 
+    def _log(self) -> str:
+        return (self.directory / "server.log").read_text("utf-8", "replace")
+
     def _log_tail(self) -> str:
-        lines = (self.directory / "server.log").read_text("utf-8", "replace").splitlines()
-        return " | ".join(lines[-5:])
+        return " | ".join(self._log().splitlines()[-5:])
 
     def _end(self, how: signal.Signals, timeout: float) -> None:
         process = self._process

@@ -1,0 +1,120 @@
+"""Every transition touches the keys that it declares and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.brokers.site import Site
+from tests.brokers.test_redis_claims import envelope, push
+from worker_runtime.brokers.redis import scripts, transitions
+from worker_runtime.brokers.redis.scripts import Call
+
+Runner = Callable[[Call], object]
+
+
+def _steps(site: Site) -> Iterator[tuple[Call, object]]:
+    """One life of a queue that takes every transition through all of its writes, with what each answers."""
+    keys, client = site.keys, site.client
+    push(site, *(envelope(f"p{n}") for n in range(7)), b"junk")
+    client.blmove(keys.ready, keys.staging, 1, "RIGHT", "LEFT")
+    yield transitions.unstage(keys), 1
+    client.blmove(keys.ready, keys.staging, 1, "RIGHT", "LEFT")
+    yield transitions.reserve(keys, "gone", "r", 1, 0), None
+    yield transitions.recover_reservation(keys, "gone"), 1
+    yield transitions.reserve(keys, "one", "r", 10, 60), None
+    deadline = client.zscore(keys.reservations, "one")
+    pids = [f"p{n}" for n in range(7)]
+    # One pid has a record already, so that something stays in the reservation.
+    client.set(keys.job("p6"), "taken")
+    call = transitions.claim(
+        keys, "one", b"%d" % deadline, "r w one", "r", 60, pids, [(7, b'{"reason":"json"}')]
+    )
+    yield call, [b"claimed", 6]
+    yield call, [b"before", 0, 1, 2, 3, 4, 5]
+    yield transitions.extend(keys, [("p0", "r w one"), ("p1", "r w other")], 60), [1]
+    tokens = ["r w one"] * 4
+    yield transitions.settle(keys, ["p0", "p1", "p2", "none"], tokens, "crlc", 5), b"crlm"
+    client.zadd(keys.liveness, {"p3": 1, "stale": 1})
+    client.lpush(keys.processing, "old")
+    client.set(keys.job("old"), envelope("old"))
+    candidates = [(b"p3", None), (b"p4", None), (b"old", 1.0), (b"stale", None)]
+    yield transitions.recover_delivery(keys, candidates, 60), [2, 0]
+    client.hset(keys.fence, "r", "stop")
+    yield transitions.reserve(keys, "two", "r", 10, 60), [b"fenced", b"stop"]
+
+
+def _run_all(site: Site, run: Runner) -> set[str]:
+    seen = set()
+    for call, expected in _steps(site):
+        reply = run(call)
+        assert expected is None or reply == expected, call.script.name
+        seen.add(call.script.name)
+    return seen
+
+
+def _only_these_keys(client: redis.Redis, user: str, keys: list[str | bytes]) -> None:
+    patterns = [f"~{key.decode() if isinstance(key, bytes) else key}" for key in keys]
+    client.execute_command("ACL", "SETUSER", user, "reset", "on", ">pw", "+@all", *patterns)
+
+
+def test_under_a_user_who_may_touch_only_the_declared_keys(standalone: Site) -> None:
+    port = standalone.client.connection_pool.connection_kwargs["port"]
+
+    def run(call: Call) -> object:
+        _only_these_keys(standalone.client, "declared", list(call.keys))
+        with redis.Redis(port=port, username="declared", password="pw") as user:
+            return user.execute_command(*call.by_source())
+
+    assert _run_all(standalone, run) == {script.name for script in scripts.ALL}
+
+
+def test_the_rule_of_the_test_above_bites(standalone: Site) -> None:
+    port = standalone.client.connection_pool.connection_kwargs["port"]
+    call = transitions.reserve(standalone.keys, "one", "r", 10, 60)
+    push(standalone, envelope("a"))
+    _only_these_keys(standalone.client, "fewer", list(call.keys[:-1]))
+    with redis.Redis(port=port, username="fewer", password="pw") as user, pytest.raises(redis.ResponseError):
+        user.execute_command(*call.by_source())
+
+
+def test_on_a_cluster_that_checks_declared_keys(on_cluster: Site) -> None:
+    """With a first line `#!lua` the server refuses keys of slots that were not declared."""
+
+    def run(call: Call) -> object:
+        source = "#!lua\n" + call.script.source
+        return on_cluster.client.execute_command("EVAL", source, len(call.keys), *call.keys, *call.args)
+
+    assert _run_all(on_cluster, run) == {script.name for script in scripts.ALL}
+
+
+def test_every_script_has_its_catalogue() -> None:
+    for script in scripts.ALL:
+        body = (scripts.script_directory() / f"{script.name}.lua").read_text("utf-8")
+        assert body.startswith(f"-- {script.name.replace('_', ' ')}: ")
+        assert "-- KEYS" in body
+        assert "Returns" in body
+
+
+def test_a_thousand_entries_fit_into_every_call(standalone: Site) -> None:
+    keys, client = standalone.keys, standalone.client
+    pids = [f"p{n}" for n in range(1000)]
+    push(standalone, *(envelope(pid) for pid in pids))
+    reply = client.execute_command(*transitions.reserve(keys, "one", "r", 5000, 0).by_source())
+    assert len(reply) == 1002
+    assert client.execute_command(*transitions.recover_reservation(keys, "one").by_source()) == 1000
+    reply = client.execute_command(*transitions.reserve(keys, "one", "r", 5000, 60).by_source())
+    claim = transitions.claim(keys, "one", reply[1], "r w one", "r", 60, pids)
+    assert client.execute_command(*claim.by_source()) == [b"claimed"]
+    owned = [(pid, "r w one") for pid in pids]
+    assert client.execute_command(*transitions.extend(keys, owned, 0).by_source()) == []
+    taken = transitions.recover_delivery(keys, [(pid.encode(), None) for pid in pids], 60)
+    assert client.execute_command(*taken.by_source()) == [1000, 0]
+    reply = client.execute_command(*transitions.reserve(keys, "two", "r", 5000, 60).by_source())
+    claim = transitions.claim(keys, "two", reply[1], "r w two", "r", 60, pids)
+    assert client.execute_command(*claim.by_source()) == [b"claimed"]
+    settle = transitions.settle(keys, pids, ["r w two"] * 1000, "l" * 1000, 0)
+    assert client.execute_command(*settle.by_source()) == b"l" * 1000
+    assert standalone.ready() == [envelope(pid) for pid in pids]
