@@ -284,6 +284,11 @@ def _self_signed(key: Path, certificate: Path) -> None:
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+
+
+async def test_tls_and_unix_sockets(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     _self_signed(key, certificate)
     tls_port, path = free_port(), tmp_path / "redis.sock"
     args = ["--tls-port", tls_port, "--tls-cert-file", certificate, "--tls-key-file", key]
