@@ -1,0 +1,56 @@
+"""Fixtures of the cluster tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from e2e import fixtures, network
+from e2e.cluster import Cluster
+from e2e.fixtures import Helm, Kubectl
+from tests.cluster.operators import HOME, Installed, OperatorProcess, install, resting
+from tests.cluster.story import Story
+
+# pytest finds fixtures by their names in this module.
+one_node_cluster, three_node_cluster = fixtures.one_node_cluster, fixtures.three_node_cluster
+helm, kubectl, namespace = fixtures.helm, fixtures.kubectl, fixtures.namespace
+
+
+@pytest.fixture(scope="session")
+def installed(helm: Helm, kubectl: Kubectl) -> Installed:
+    """The operator of the whole cluster, installed by its chart under its own service account."""
+    return install(helm, kubectl, HOME, [])
+
+
+@pytest.fixture
+def operator_process(
+    installed: Installed,
+    cluster: Cluster,
+    namespace: str,
+    tmp_path: Path,
+) -> Iterator[OperatorProcess]:
+    """An operator outside the cluster, for the test's namespace only; the installed one rests meanwhile."""
+    environ = {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "QUEUEWORKER_OPERATOR_NAMESPACES": namespace,
+        "QUEUEWORKER_OPERATOR_HEALTH_PORT": "0",
+        "POD_NAMESPACE": namespace,
+        # As a pod's name does, it lets the next incarnation in at once.
+        "POD_NAME": f"outside-{uuid4().hex[:6]}",
+    }
+    with resting(installed):
+        process = OperatorProcess(environ, tmp_path / "operator.log")
+        process.start()
+        yield process
+        if process.runs:
+            process.stop()
+
+
+@pytest.fixture
+def story(kubectl: Kubectl, cluster: Cluster, namespace: str) -> Story:
+    """A namespace of its own."""
+    first = network.node_containers(cluster.engine, cluster.name)[0]
+    return Story(kubectl.into(namespace), network.address_of(first, version=4))

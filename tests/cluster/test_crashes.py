@@ -1,0 +1,94 @@
+"""An operator that is killed in the middle of a change, and one that does not know that it was replaced."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from e2e.fixtures import wait_until
+from tests.cluster.operators import OperatorProcess
+from tests.cluster.story import SOON, Story, event_payloads, queueworker, with_version
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+
+
+def test_a_change_survives_the_operators_death_at_every_step(
+    operator_process: OperatorProcess, story: Story
+) -> None:
+    resource = queueworker(story.given_broker())
+    old = story.given_ready(resource)
+    changed = with_version(resource, "v2")
+
+    with story.publishing(event_payloads(300), pause=0.2):
+        story.apply(changed)
+        wait_until(lambda: len(story.deployments()) == 2, "the new revision is created", SOON)
+        operator_process.kill()
+        operator_process.start()
+        wait_until(
+            lambda: any(d["spec"]["replicas"] < 2 for d in story.deployments()) or None,
+            "the old revision shrinks",
+            SOON,
+        )
+        operator_process.kill()
+        operator_process.start()
+        new = story.then_serves(changed)
+
+    assert new != old
+    assert len(story.deployments()) == 1
+    story.then_committed(300)
+    assert set(story.handled().values()) == {1}
+    assert story.event_reasons().count("RolloutStarted") == 2, "once for each of two changes"
+
+
+def test_a_deletion_survives_the_operators_death(operator_process: OperatorProcess, story: Story) -> None:
+    story.given_ready(queueworker(story.given_broker()))
+    operator_process.kill()
+    story.kubectl("delete", "queueworker", "stats-usage", "--wait=false")
+    wait_until(lambda: "deletionTimestamp" in story.resource()["metadata"], "it waits for its operator", SOON)
+    operator_process.start()
+    story.then_gone()
+    assert not story.pods()
+
+
+def test_the_successor_marks_the_children_before_it_changes_any(
+    operator_process: OperatorProcess, story: Story
+) -> None:
+    story.given_ready(queueworker(story.given_broker(), replicas=1))
+
+    def epoch() -> int:
+        return int(story.deployments()[0]["metadata"]["annotations"]["queueworker.dev/epoch"])
+
+    first = epoch()
+    operator_process.kill()
+    operator_process.start()
+    story.kubectl("scale", "queueworker/stats-usage", "--replicas=2")
+    wait_until(lambda: story.deployments()[0]["spec"]["replicas"] == 2, "scaled by the successor", SOON)
+    assert epoch() > first
+    lease = story.kubectl.json("get", "lease", "queueworker-operator")["spec"]
+    assert lease["leaseTransitions"] == epoch()
+
+
+def test_an_operator_that_was_replaced_does_nothing(operator_process: OperatorProcess, story: Story) -> None:
+    story.given_ready(queueworker(story.given_broker(), replicas=1))
+    lease = story.kubectl.json("get", "lease", "queueworker-operator")
+    lease["spec"] |= {"holderIdentity": "another", "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
+    lease["spec"]["leaseDurationSeconds"] = 3600
+    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
+    wait_until(lambda: "the Lease was lost" in operator_process.log, "it notices", SOON)
+
+    story.kubectl("scale", "queueworker/stats-usage", "--replicas=3")
+    lease = story.kubectl.json("get", "lease", "queueworker-operator")
+    wait_until(lambda: "waits for the Lease" in operator_process.log, "it waits", SOON)
+    assert story.deployments()[0]["spec"]["replicas"] == 1
+    assert story.kubectl.json("get", "lease", "queueworker-operator") == lease, "it leaves the Lease alone"
+
+    lease["spec"]["holderIdentity"] = ""
+    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
+    wait_until(lambda: story.deployments()[0]["spec"]["replicas"] == 3, "it acts again", SOON)
+
+
+def test_a_stop_lets_the_next_one_in_at_once(operator_process: OperatorProcess, story: Story) -> None:
+    story.given_ready(queueworker(story.given_broker(), replicas=1))
+    assert operator_process.stop() == 0
+    assert story.kubectl.json("get", "lease", "queueworker-operator")["spec"]["holderIdentity"] == ""
