@@ -36,7 +36,7 @@ RESOURCE = ROOT / "examples" / "queueworker.yaml"
 EVENT_FILE = ROOT / "examples" / "usage" / "events.jsonl"
 QUEUE, NAMESPACE, NAME = "stats-usage", "utopia-queue", "stats-usage"
 #: Slow enough that the change of version is seen, fast enough for a demo of half a minute.
-BATCH, PAUSE = 10, 0.08
+BATCH, PAUSE, PAUSE_AFTER_CHANGE = 10, 0.08, 0.16
 START_SECONDS, FINISH_SECONDS, STOP_SECONDS = 45.0, 120.0, 45.0
 
 
@@ -142,7 +142,7 @@ async def publish(progress: Progressing, url: str, events: Sequence[bytes], chan
             progress.published += len(await publisher.publish_many(QUEUE, events[start : start + BATCH]))
             if progress.published >= len(events) // 2:
                 change.set()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSE_AFTER_CHANGE if change.is_set() else PAUSE)
     finally:
         await publisher.close()
 
@@ -222,6 +222,10 @@ async def stop(up: asyncio.subprocess.Process) -> int:
 
 
 async def demo(console: Console, work: Path) -> int:
+    task = asyncio.current_task()
+    if task:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: stop what was started
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     events = [row.encode() for row in EVENT_FILE.read_text().splitlines()]
     progress = Progressing(jobs=len(events))
     resource, state_dir, log = work / "queueworker.yaml", work / "state", work / "up.log"
@@ -286,7 +290,7 @@ def main() -> int:
     except DemoFailed as failure:
         console.print(f"[red]The demo failed:[/] {failure}", markup=True)
         code = 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("Stopped; all that the demo started is gone.")
         code = 130
     if code == 1:

@@ -14,11 +14,14 @@ _LONGEST_LINE = 64 * 1024
 
 async def copy_output(pipe: int, show: Callable[[str], None], log: Path | None) -> str:
     """Show each line, append it to the log, and return the last one that was not empty. Closes the pipe."""
+    kept = None
+    if log:
+        with suppress(OSError):  # a full or read-only disk must not stop the worker
+            kept = log.open("ab", buffering=0)
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
     )
-    kept = log.open("ab", buffering=0) if log else None
     last, rest = "", b""
 
     def take(raw: bytes) -> None:
@@ -31,7 +34,8 @@ async def copy_output(pipe: int, show: Callable[[str], None], log: Path | None) 
     try:
         while chunk := await reader.read(_LONGEST_LINE):
             if kept:
-                kept.write(chunk)
+                with suppress(OSError):
+                    kept.write(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for raw in lines:
                 take(raw)

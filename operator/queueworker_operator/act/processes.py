@@ -153,7 +153,10 @@ class ProcessGroup:
         try:
             while not worker.stopping:
                 began = loop.time()
-                code, last = await self._run_once(worker)
+                try:
+                    code, last = await self._run_once(worker)
+                except Exception as error:  # whatever it is, a worker that is wanted is tried again
+                    code, last = None, f"{type(error).__name__}: {error}"
                 if worker.stopping:
                     break
                 worker.deaths = 1 if loop.time() - began > GOOD_RUN else worker.deaths + 1
@@ -237,7 +240,7 @@ class ProcessGroup:
         """One death may be an accident; the second in a row is reported."""
         if worker.deaths < 2 or (worker.failure and worker.failed_code == code):
             return
-        line = f" Its last line: {last}." if last else ""
+        line = f" Its last line: {last.rstrip('.')}." if last else ""
         hint = _HINTS.get(code if code is not None else 2, "See its output for the reason.")
         worker.failed_code = code
         worker.failure = WorkerFailure(

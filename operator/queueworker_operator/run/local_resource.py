@@ -220,7 +220,7 @@ class LocalResource:
             old = self.status.condition(new.type)
             changed = old is None or (old.status, old.reason) != (new.status, new.reason)
             if changed and new.type == "Ready" and new.message not in said:
-                self._host.say(self.name, f"{new.type} is {new.status}, {new.reason}: {new.message}")
+                self._host.say(self.name, f"{new.type}={new.status} {new.reason}: {new.message}")
         self.status = status
 
     # -- the end -----------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""What is refused at the start, and how a resource finds its broker and its secrets."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.local.running import Jobs, Up, resource
+from worker_runtime.brokers.redis.server import EmbeddedRedis
+
+
+def secret(name: str, **values: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
+
+
+async def test_a_second_up_on_the_same_directory_is_refused(up: Up) -> None:
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    assert up.process is not None
+    second = Up(up.file.parent, *up.arguments)
+    second.log = up.file.parent / "second.log"
+
+    code, output = await second.refused()
+    assert code == 1
+    assert f"process {up.process.pid}" in output
+    assert "--state-dir" in output
+    assert await up.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["workers.yaml", "empty"]),
+        ("a: [b\n", ["workers.yaml", "cannot be read as YAML", "line 2"]),
+        ("---\n- just a list\n", ["document 1", "expected a mapping", "just a list"]),
+        ("kind: Service\nmetadata: {name: s}\n", ["holds no QueueWorker"]),
+        ("apiVersion: v2\nkind: QueueWorker\nmetadata: {name: a}\n", ["queueworker.dev/v1alpha1", "'v2'"]),
+        ("kind: Secret\nmetadata: {name: s}\ndata: {url: '%%'}\n", ["Secret s", "data.url", "stringData"]),
+    ],
+)
+async def test_a_file_that_cannot_be_used(up: Up, text: str, words: list[str]) -> None:
+    up.file.write_text(text)
+    code, output = await up.refused()
+    assert code == 2
+    assert [word for word in words if word not in output] == []
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"coroutines": 5, "prefetch": 3}, ["document 2 (QueueWorker work)", "spec.prefetch", "read 3"]),
+        ({"replicas": -1}, ["spec.replicas", "-1"]),
+        ({"colour": "red"}, ["spec.colour", "not a field"]),
+        ({"env": {"X": {"configMapKeyRef": {"name": "a", "key": "b"}}}}, ["env X", "configMapKeyRef"]),
+        ({"env": {"X": {"secretKeyRef": {"name": "s", "key": "no"}}}}, ["env X", "Secret s", "no key no"]),
+        ({"container": {"args": []}}, ["container worker", "neither command nor args"]),
+    ],
+)
+async def test_a_resource_that_cannot_be_used(up: Up, spec: dict[str, Any], words: list[str]) -> None:
+    up.write(secret("s", url="redis://127.0.0.1:1"), resource(**spec))
+    code, output = await up.refused()
+    assert code == 2
+    assert [word for word in words if word not in output] == []
+    assert "started" not in output
+
+
+async def test_a_broker_that_refuses(own_up: Up) -> None:
+    async with EmbeddedRedis(args=("--requirepass", "right")) as server:
+        own_up.write(resource(broker={"redis": {"url": f"redis://:wrong@127.0.0.1:{server.port}"}}))
+        code, output = await own_up.refused()
+    assert code == 3
+    assert f"127.0.0.1:{server.port}" in output
+    assert "wrong@" not in output
+    assert "started" not in output
+
+
+async def test_a_url_of_the_wrong_topology(own_up: Up) -> None:
+    redis = {"url": "redis://127.0.0.1:1", "topology": "Cluster", "keyNamespace": "{utopia-queue}"}
+    own_up.write(resource(broker={"redis": redis}))
+    code, output = await own_up.refused()
+    assert code == 3
+    assert "redis+cluster://" in output
+
+
+async def test_a_secret_without_the_key(own_up: Up) -> None:
+    own_up.write(secret("nowhere", adress="redis://127.0.0.1:1"), resource())
+    code, output = await own_up.refused()
+    assert code == 2
+    assert "Secret nowhere" in output
+    assert "read adress" in output
+
+
+async def test_broker_and_variables_come_from_secrets_of_the_file(
+    own_up: Up, broker: EmbeddedRedis, jobs: Jobs
+) -> None:
+    encoded = base64.b64encode(broker.url.encode()).decode()
+    url = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "nowhere"}, "data": {"url": encoded}}
+    env = {"VERSION": {"secretKeyRef": {"name": "words", "key": "version"}}}
+    own_up.write(url, secret("words", version="from a secret"), resource(env=env))
+    await own_up.start()
+    await own_up.ready()
+    await jobs.publish(["one"])
+    await jobs.finished(1)
+
+    assert own_up.state["broker_url"] == broker.url
+    assert await jobs.store.hgetall("test:by-version") == {"from a secret": "1"}
+    assert (own_up.state_dir / f"{own_up.of()['status']['stable']['deployment']}-0.log").exists()
+
+    own_up.write(secret("words", version="from a secret"), resource(env=env))
+    await own_up.until(
+        "the condition", lambda: own_up.condition("BrokerReachable")["reason"] == "SecretNotFound"
+    )
+    assert len(own_up.pids()) == 1
+    assert await own_up.stop() == 0
