@@ -98,6 +98,15 @@ def build(
     engine.docker(*command, context)
 
 
+def remove_older(engine: Engine, reference: str) -> None:
+    """Drop what other recipes left under the same name; images that containers use stay."""
+    repository, _, tag = reference.rpartition(":")
+    tags = engine.docker("images", "--format", "{{.Tag}}", repository).stdout.split()
+    older = [f"{repository}:{one}" for one in tags if one not in {tag, "dev", "<none>"}]
+    if older:
+        engine.docker("rmi", *older, check=False)
+
+
 def debian_recipe() -> cache.Recipe:
     """What determines the minimal Debian file system."""
     return cache.Recipe(
@@ -121,6 +130,7 @@ def debian(engine: Engine, progress: Progress) -> str:
         )
         with progress.step("importing the Debian file system into the engine", "5 s"):
             engine.docker("import", folder / "rootfs.tar", tag)
+        remove_older(engine, tag)
     return tag
 
 
@@ -181,6 +191,7 @@ def python(engine: Engine, progress: Progress) -> PythonBase:
     for target, tag in (("builder", base.builder), ("runtime", base.runtime)):
         if not engine.has_image(tag):
             _build_base(engine, target, tag, progress, "30 s")
+            remove_older(engine, tag)
     return base
 
 
@@ -206,5 +217,7 @@ def broker(engine: Engine, progress: Progress) -> str:
     kept = f"queueworker/redis:{_built_recipe().digest}"
     if not engine.has_image(kept):
         _build_base(engine, "redis", kept, progress, "40 s")
+        engine.docker("tag", kept, BROKER_IMAGE)
+        remove_older(engine, kept)
     engine.docker("tag", kept, BROKER_IMAGE)
     return BROKER_IMAGE

@@ -21,6 +21,8 @@ from e2e.progress import Progress
 T = TypeVar("T")
 
 READY_SECONDS = 240.0
+# A living API server that is slow under load is waited for this long before its cluster is taken for dead.
+REUSE_SECONDS = 20.0
 POLL_SECONDS = 0.3
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -108,7 +110,8 @@ def up(name: str, nodes: int, progress: Progress) -> Cluster:
         result = Cluster(cluster, kubeconfig_path(name), kubectl(docker, image, progress), docker)
         existing = network.node_containers(docker, cluster)
         if existing:
-            if len(existing) == nodes and all(node.running for node in existing) and _api_ready(result):
+            living = len(existing) == nodes and all(node.whole for node in existing)
+            if living and _api_ready(result, REUSE_SECONDS):
                 progress.say(f"cluster {cluster} is up already, with {nodes} node(s)")
                 _await_ready(result, nodes, progress)
                 return result
@@ -208,7 +211,7 @@ def _await(probe: Callable[[], T | None], failure: str) -> T:
     )
 
 
-def _api_ready(target: Cluster) -> bool:
+def _api_ready(target: Cluster, seconds: float = 0.0) -> bool:
     if not target.kubeconfig.is_file():
         return False
     command: list[str | Path] = [
@@ -220,10 +223,16 @@ def _api_ready(target: Cluster) -> bool:
         "--raw",
         "/readyz",
     ]
-    try:
-        return run(command, check=False, timeout=10).stdout.strip() == "ok"
-    except SetupError:
-        return False
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if run(command, check=False, timeout=10).stdout.strip() == "ok":
+                return True
+        except SetupError:
+            pass
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_SECONDS)
 
 
 def names(docker: Engine) -> list[str]:
@@ -276,7 +285,7 @@ def status() -> list[Status]:
     for cluster in sorted(kept | found):
         containers = network.node_containers(docker, cluster) if docker is not None else []
         path = kubeconfig_path(cluster)
-        running = bool(containers) and all(node.running for node in containers)
+        running = bool(containers) and all(node.whole for node in containers)
         ready = False
         if running and docker is not None:
             silent = Progress()

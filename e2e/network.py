@@ -16,11 +16,14 @@ CHAIN = "QW-PARTITION"
 
 @dataclass(frozen=True, slots=True)
 class NodeContainer:
-    """A node as the engine sees it. `addresses` are its IPv4 and, where the network has it, IPv6 one."""
+    """A node as the engine sees it. `addresses` are its IPv4 and, where the network has it, IPv6 one.
+
+    `whole` is false for a node that stopped, or that the engine started again: its routes and rules are gone.
+    """
 
     name: str
     role: str
-    running: bool
+    whole: bool
     addresses: tuple[str, ...]
 
 
@@ -38,7 +41,7 @@ def node_containers(engine: Engine, cluster: str) -> list[NodeContainer]:
             NodeContainer(
                 document["Name"].lstrip("/"),
                 document["Config"]["Labels"].get(ROLE_LABEL, ""),
-                bool(document["State"]["Running"]),
+                bool(document["State"]["Running"]) and document["RestartCount"] == 0,
                 tuple(address for address in addresses if address),
             )
         )

@@ -43,6 +43,7 @@ def obtain(engine: Engine, progress: Progress) -> str:
         folders = programs.obtain_all((*programs.NODE_MODULES, "kind"), progress)
         with TemporaryDirectory(prefix="queueworker-node-") as name:
             _build(engine, Path(name), folders, tag, progress)
+        baseimages.remove_older(engine, tag)
     return tag
 
 

@@ -88,13 +88,13 @@ MODULES = {
             "no_btrfs no_zfs no_aufs no_devmapper",
         ),
         Module("crictl", (("sigs.k8s.io/cri-tools/cmd/crictl", "crictl"),), "1 min"),
-        Module("coredns", (("queueworker.example/e2e/coredns", "coredns"),), "2 min"),
+        Module("coredns", (("queueworker.example/e2e/coredns", "coredns"),), "3 min"),
         Module("pause", (("queueworker.example/e2e/pause", "pause"),), "5 s"),
         Module("kind", (("sigs.k8s.io/kind", "kind"),), "10 s"),
         Module(
             "helm",
             (("helm.sh/helm/v3/cmd/helm", "helm"),),
-            "2 min",
+            "3 min",
             (("helm.sh/helm/v3/internal/version.version", "v3.22.0"),),
         ),
     )
