@@ -47,21 +47,23 @@ class Installed:
 
 
 def install(helm: Helm, kubectl: Kubectl, home: str, namespaces: list[str]) -> Installed:
-    """Both charts. No namespaces: the whole cluster."""
+    """Both charts, with the image of this clone. No namespaces: the whole cluster."""
     repository, _, tag = OPERATOR_IMAGE.rpartition(":")
-    values = {
-        "image": {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"},
-        "namespaces": namespaces,
-    }
-    both = ("--wait", "--timeout", "180s", "--namespace", home, "--create-namespace")
-    helm("upgrade", "--install", "--take-ownership", "queueworker-crds", CHARTS / "queueworker-crds", *both)
-    given = (
-        "--set-json",
-        f"image={json.dumps(values['image'])}",
-        "--set-json",
-        f"namespaces={json.dumps(namespaces)}",
+    options = (
+        "upgrade",
+        "--install",
+        "--wait",
+        "--timeout",
+        "180s",
+        "--namespace",
+        home,
+        "--create-namespace",
     )
-    helm("upgrade", "--install", RELEASE, CHARTS / "queueworker", *both, *given)
+    helm(*options, "--take-ownership", "queueworker-crds", CHARTS / "queueworker-crds")
+    image = json.dumps({"repository": repository, "tag": tag})
+    watch = json.dumps({"namespaces": namespaces})
+    values = ("--set-json", f"image={image}", "--set-json", f"watch={watch}")
+    helm(*options, RELEASE, CHARTS / "queueworker", *values)
     operator = Installed(kubectl.into(home))
     # The image keeps its tag, so an installation of before would go on with the old one.
     operator.kubectl("rollout", "restart", f"deployment/{operator.deployment}")

@@ -81,7 +81,7 @@ class Controller:
             await self._list()
         except NotFoundError:
             raise ResourceMissingError(
-                "the API server knows no QueueWorkers: install the chart queueworker-crds first"
+                "the API server knows no QueueWorkers: waiting for the chart queueworker-crds"
             ) from None
 
     async def act(self) -> None:

@@ -24,8 +24,13 @@ class Vitals:
     """What is measured beside the controller's own facts. Times are those of `clock`, monotonic."""
 
     clock: Callable[[], float]
+    #: Since when silence counts.
     started: float
     lag: float = 0.0
+
+    def heard(self) -> None:
+        """The API server answered while there was nothing to do yet."""
+        self.started = self.clock()
 
     async def tick(self) -> None:
         """Measure how late the event loop wakes up, until cancelled."""

@@ -1,12 +1,13 @@
 """`queueworker-operator run`: watch, hold the Lease, reconcile, answer probes, until a signal comes.
 
-Exit codes: 0 stopped by a signal; 1 a part failed for good (the log says which); 2 bad settings or no way to
-an API server; 3 the API server does not know QueueWorkers.
+Exit codes: 0 stopped by a signal; 1 a part failed for good (the log says which); 2 bad settings or no way
+to an API server. An API server that does not know QueueWorkers yet is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -14,7 +15,7 @@ import sys
 import click
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, REGISTRY
 
-from queueworker_operator.apiserver import UnavailableError, UnreachableConfigError, connect
+from queueworker_operator.apiserver import ApiError, UnavailableError, UnreachableConfigError, connect
 from queueworker_operator.run.controller import Controller, ResourceMissingError
 from queueworker_operator.run.health import Vitals, serve
 from queueworker_operator.run.lease import Lease
@@ -25,7 +26,9 @@ from queueworker_operator.run.watch import watch
 
 log = logging.getLogger(__name__)
 
-STOPPED, FAILED, BAD_SETTINGS, NO_RESOURCE = 0, 1, 2, 3
+STOPPED, FAILED, BAD_SETTINGS = 0, 1, 2
+#: Between two looks for an API server that answers and knows the resource.
+_LOOK_SECONDS = 3.0
 
 
 @click.group()
@@ -84,6 +87,9 @@ async def _until(
     stop: asyncio.Event, controller: Controller, lease: Lease, vitals: Vitals, settings: OperatorSettings
 ) -> int:
     unwatch = asyncio.Event()
+    # First of all: a watcher that starts before its resource is known never sees it.
+    if not await _resource_known(controller, vitals, stop):
+        return STOPPED
     leading = asyncio.create_task(_lead(controller, lease), name="reconciling")
     watching = asyncio.create_task(watch(controller, settings.namespaces, unwatch), name="watching")
     measuring = asyncio.create_task(vitals.tick(), name="measuring")
@@ -94,7 +100,7 @@ async def _until(
     for part in parts - {stopping}:
         if part.done() and not stop.is_set():
             error = part.exception()
-            code = NO_RESOURCE if isinstance(error, ResourceMissingError) else FAILED
+            code = FAILED
             log.error("%s ended: %s", part.get_name(), error or "it gave no reason", exc_info=error)
     unwatch.set()
     for part in (leading, measuring, stopping):
@@ -111,15 +117,28 @@ async def _wait(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-async def _lead(controller: Controller, lease: Lease) -> None:
-    """Take the Lease, act while it is held, and again."""
-    while True:
+async def _resource_known(controller: Controller, vitals: Vitals, stop: asyncio.Event) -> bool:
+    """Wait until QueueWorkers can be listed; False when stopped before."""
+    said = ""
+    while not stop.is_set():
         try:
             await controller.check_resource()
-            break
-        except UnavailableError as error:
-            log.warning("the API server does not answer yet: %s", error)
-            await asyncio.sleep(2)
+            return True
+        except ResourceMissingError as error:
+            vitals.heard()
+            text = str(error)
+        except (UnavailableError, ApiError) as error:
+            text = f"QueueWorkers cannot be listed yet: {error}"
+        if text != said:
+            log.warning("%s", text)
+            said = text
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
+    return False
+
+
+async def _lead(controller: Controller, lease: Lease) -> None:
+    """Take the Lease, act while it is held, and again."""
     while True:
         await lease.acquire()
         await controller.act()

@@ -1,0 +1,165 @@
+"""The work queue: one pass per key, melted reports, backoff."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from queueworker_operator.run.queue import Key, TryAgain, WorkQueue
+
+ONE, TWO = Key("default", "one"), Key("default", "two")
+LONG = 30.0
+
+
+def _never(key: Key, error: Exception, delay: float) -> None:
+    raise AssertionError(f"{key} failed: {error}")
+
+
+def _queue(work: Callable[[Key], Awaitable[float | None]], **options: object) -> WorkQueue:
+    return WorkQueue(work, options.pop("on_failure", _never), **options)  # type: ignore[arg-type]
+
+
+async def test_reports_during_a_pass_melt_into_one_more() -> None:
+    passes: list[Key] = []
+    inside, go_on, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    running = most = 0
+
+    async def work(key: Key) -> float | None:
+        nonlocal running, most
+        passes.append(key)
+        running += 1
+        most = max(most, running)
+        inside.set()
+        await go_on.wait()
+        running -= 1
+        if key == TWO:
+            last.set()
+        return None
+
+    queue = _queue(work)
+    queue.add(ONE)
+    await asyncio.wait_for(inside.wait(), LONG)
+    for _ in range(5):
+        queue.add(ONE)
+    go_on.set()
+    queue.add(TWO, after=0.2)  # after everything that is due now
+    await asyncio.wait_for(last.wait(), LONG)
+    await queue.close()
+    assert passes == [ONE, ONE, TWO]
+    assert most == 1
+
+
+async def test_a_report_brings_a_later_look_forward_and_a_later_one_does_not_push_it_back() -> None:
+    seen = asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        seen.set()
+        return None
+
+    queue = _queue(work)
+    queue.add(ONE, after=3600)
+    queue.add(ONE)
+    queue.add(ONE, after=3600)
+    await asyncio.wait_for(seen.wait(), LONG)
+    await queue.close()
+
+
+async def test_a_key_comes_back_after_the_time_that_its_pass_asked_for() -> None:
+    loop = asyncio.get_running_loop()
+    times: list[float] = []
+    done = asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        times.append(loop.time())
+        if len(times) == 2:
+            done.set()
+            return None
+        return 0.2
+
+    queue = _queue(work)
+    queue.add(ONE)
+    await asyncio.wait_for(done.wait(), LONG)
+    await queue.close()
+    assert times[1] - times[0] >= 0.2
+
+
+async def test_failures_back_off_twice_as_long_each_time_and_are_told() -> None:
+    delays: list[float] = []
+    told = asyncio.Event()
+
+    def failed(key: Key, error: Exception, delay: float) -> None:
+        delays.append(delay)
+        if len(delays) == 4:
+            told.set()
+
+    async def work(key: Key) -> float | None:
+        raise ValueError("no")
+
+    queue = _queue(work, on_failure=failed, backoff_seconds=0.02, jitter=lambda: 1.0)
+    queue.add(ONE)
+    await asyncio.wait_for(told.wait(), LONG)
+    await queue.close()
+    assert delays[:4] == [0.02, 0.04, 0.08, 0.16]
+
+
+async def test_a_conflict_is_tried_again_and_told_to_nobody() -> None:
+    tries = 0
+    done = asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise TryAgain
+        done.set()
+        return None
+
+    queue = _queue(work, jitter=lambda: 0.0)
+    queue.add(ONE)
+    await asyncio.wait_for(done.wait(), LONG)
+    await queue.close()
+
+
+async def test_a_sick_key_is_ended_by_its_deadline_and_does_not_stop_others() -> None:
+    failures: list[Exception] = []
+    failed, other = asyncio.Event(), asyncio.Event()
+
+    def told(key: Key, error: Exception, delay: float) -> None:
+        failures.append(error)
+        failed.set()
+
+    async def work(key: Key) -> float | None:
+        if key == ONE:
+            await asyncio.Event().wait()
+        other.set()
+        return None
+
+    queue = _queue(work, on_failure=told, concurrency=1, pass_seconds=0.1)
+    queue.add(ONE)
+    queue.add(TWO)
+    await asyncio.wait_for(failed.wait(), LONG)
+    await asyncio.wait_for(other.wait(), LONG)
+    await queue.close()
+    assert isinstance(failures[0], TimeoutError)
+
+
+async def test_nothing_runs_after_close() -> None:
+    running = asyncio.Event()
+    ended = 0
+
+    async def work(key: Key) -> float | None:
+        nonlocal ended
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended += 1
+        return None
+
+    queue = _queue(work)
+    queue.add(ONE)
+    await asyncio.wait_for(running.wait(), LONG)
+    await queue.close()
+    assert ended == 1
+    queue.add(TWO)
+    assert (queue.running, queue.waiting) == (0, 0)
