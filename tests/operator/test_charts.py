@@ -1,4 +1,4 @@
-"""The charts: rendered by helm in both modes, valid for Kubernetes, and no right more than the operator needs."""
+"""The charts: rendered by helm in both modes, valid for Kubernetes, with no right beyond the needed."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_wrong_value_is_refused(helm: Path, flags: str, part: str) -> None:
 
 def test_generated_files_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert crd.main(["--check"]) == 0
-    for file in (crd.CRD_FILE, crd.CHART_FILE):
+    for file in (crd.CRD_FILE, crd.CHART_FILE, crd.PAGE_FILE):
         (tmp_path / file.parent).mkdir(parents=True, exist_ok=True)
         shutil.copy(file, tmp_path / file)
     monkeypatch.chdir(tmp_path)

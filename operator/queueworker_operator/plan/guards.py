@@ -36,6 +36,12 @@ class Fail:
 
 Guard = Pass | Wait | Fail | Unknown
 
+
+def first_obstacle(*guards: Guard) -> Guard:
+    """The first that is not Pass, or Pass."""
+    return next((guard for guard in guards if not isinstance(guard, Pass)), Pass())
+
+
 _LEFT_ALONE = "Workers that run are left alone."
 
 

@@ -1,8 +1,7 @@
 """The next step towards what a QueueWorker asks for.
 
-Rolling: the new revision is created beside the old one at its full number; as its workers become available,
-as many of the old are told to finish and stop; when the last old one is gone, the new revision is the stable
-one and the old Deployment is deleted. Going back needs nothing kept: the same spec leads to the same names.
+Priority: what cannot be seen is left as it is; a deletion drains; an invalid spec leaves the workers alone;
+else the strategy of the spec decides.
 """
 
 from __future__ import annotations
@@ -12,19 +11,12 @@ from datetime import datetime, timedelta
 
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
-from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.revisions import broker_identity, revision_of
 from queueworker_operator.api.template import termination_grace_seconds
-from queueworker_operator.api.types import (
-    InvalidQueueWorker,
-    QueueWorker,
-    QueueWorkerStatus,
-    StableStatus,
-    whole_seconds,
-)
+from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus, whole_seconds
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
-    ApplyRevision,
     DeleteRevision,
     EmitEvent,
     EnsureFinalizer,
@@ -43,8 +35,9 @@ from queueworker_operator.plan.facts import (
     fresh_broker,
     fresh_workers,
 )
-from queueworker_operator.plan.guards import Fail, Guard, Pass, broker_guard, creation_guard, refusal_guard
-from queueworker_operator.plan.split import hold, is_empty, serving
+from queueworker_operator.plan.guards import Fail, Pass, broker_guard, creation_guard, refusal_guard
+from queueworker_operator.plan.rolling import Decision, Situation, rolling
+from queueworker_operator.plan.split import is_empty
 from queueworker_operator.plan.status import View, build_status
 
 #: Seconds until the next look when nothing is reported before.
@@ -70,63 +63,35 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     metadata, spec, previous = resource.metadata, resource.spec, resource.status
     target = revision_of(metadata.name, spec)
     broker = fresh_broker(facts, broker_identity(spec.broker), now)
-    creatable, reachable = creation_guard(target, workers), broker_guard(broker)
-    guard = _first_obstacle(creatable, refusal_guard(target, workers), reachable)
-
-    revisions = _ours(workers)
-    current = next((r for r in revisions if r.name == target.name), None)
-    stable = previous.stable
-    is_back = stable is not None and stable.revision == target.name
-    # Once begun, a change of the number still applies; only a proven guard begins.
-    moves = is_back or isinstance(guard, Pass) or _is_under_way(previous, target)
-    others = _keep_first(revisions, target.name, stable)
-
-    shares = _shares(spec.replicas, current, others, stable, frozen=not (is_back or isinstance(guard, Pass)))
-    downs, ups = _steps(others, shares)
-    if current is None:
-        if isinstance(creatable, Pass) and (is_back or isinstance(reachable, Pass)):
-            ups.append(ApplyRevision(target, spec.replicas))
-    elif current.desired != spec.replicas and moves:
-        change = ScaleRevision(target.name, target.deployment, spec.replicas)
-        (downs if spec.replicas < current.desired else ups).append(change)
-
-    promoted = (
-        current is not None
-        and isinstance(guard, Pass)
-        and current.desired == spec.replicas <= serving(current)
-        and all(map(is_empty, others))
+    situation = Situation(
+        target=target,
+        desired=spec.replicas,
+        previous=previous,
+        revisions=_ours(workers),
+        creatable=creation_guard(target, workers),
+        accepted=refusal_guard(target, workers),
+        reachable=broker_guard(broker),
     )
-    if promoted:
-        stable = _stable(target)
-    kept = stable.revision if stable else None
-    gone = [r for r in others if is_empty(r) and r.name != kept and not shares[r.name]]
-    left = tuple(r for r in revisions if r not in gone)
-
-    if stable is not None and stable.revision == target.name:
-        stage = Stage.IDLE if all(r.name == target.name for r in left) else Stage.PROMOTING
-    else:
-        stage = Stage.PROMOTING if current is not None and moves else Stage.VALIDATING
+    decision = rolling(situation)
+    # A stable revision needs no broker to be kept, so an unseen one blocks nothing there.
+    unseen = isinstance(situation.guard, Unknown) and situation.is_back
     view = View(
-        stage=stage,
-        revisions=left,
+        stage=decision.stage,
+        revisions=decision.left,
         wanted=spec.replicas,
         target=target.name,
-        stable=stable,
+        stable=decision.stable,
         broker_type=spec.broker.type,
         broker=broker,
-        blocker=Pass() if isinstance(guard, Unknown) and is_back else guard,
+        blocker=Pass() if unseen else situation.guard,
         deadline=_deadline(resource),
     )
     status = build_status(metadata, previous, view, now)
-    actions: list[Action] = []
-    if FINALIZER not in metadata.finalizers:
-        actions.append(EnsureFinalizer())
-    actions += [AdoptRevision(r.name, r.deployment) for r in revisions if not r.owned]
-    actions += [*downs, *ups]
-    actions += [DeleteRevision(r.name, r.deployment) for r in gone]
-    events = _scaled(metadata.generation, previous, current, target, spec.replicas, downs + ups)
-    requeue = BLOCKED if not isinstance(guard, Pass) else SETTLED if view.settled else MOVING
-    return _finish(actions, events, previous, status, requeue)
+    actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
+    actions += [AdoptRevision(r.name, r.deployment) for r in situation.revisions if not r.owned]
+    actions += decision.actions
+    requeue = BLOCKED if not situation.proven else SETTLED if view.settled else MOVING
+    return _finish(actions, _scaled(metadata.generation, situation, decision), previous, status, requeue)
 
 
 def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Plan:
@@ -156,10 +121,9 @@ def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: d
     revisions = _ours(workers)
     if all(map(is_empty, revisions)):
         text = "All workers have stopped."
-        key = f"drained:{metadata.uid}"
-        actions: list[Action] = [DeleteRevision(r.name, r.deployment) for r in revisions if not r.owned]
-        actions.append(EmitEvent(EventReason.DRAIN_COMPLETED, "Normal", text, key))
-        return Plan((*actions, RemoveFinalizer()), previous, SETTLED)
+        done = EmitEvent(EventReason.DRAIN_COMPLETED, "Normal", text, f"drained:{metadata.uid}")
+        orphans = [DeleteRevision(r.name, r.deployment) for r in revisions if not r.owned]
+        return Plan((*orphans, done, RemoveFinalizer()), previous, SETTLED)
     view = View(
         stage=Stage.DELETING,
         revisions=revisions,
@@ -193,61 +157,6 @@ def _ours(workers: Workers) -> tuple[RevisionFacts, ...]:
     return tuple(r for r in workers.revisions if not r.conflict)
 
 
-def _keep_first(
-    revisions: Iterable[RevisionFacts], target: str, stable: StableStatus | None
-) -> list[RevisionFacts]:
-    """All but the target: the stable one first, then the newest. Who comes first is drained last."""
-    name = stable.revision if stable else None
-    rest = [r for r in revisions if r.name != target]
-    return sorted(rest, key=lambda r: (r.name != name, -r.created, r.name))
-
-
-def _shares(
-    desired: int,
-    current: RevisionFacts | None,
-    others: list[RevisionFacts],
-    stable: StableStatus | None,
-    *,
-    frozen: bool,
-) -> dict[str, int]:
-    """What the others hold. Frozen: what the target took over does not count; nothing grows without need."""
-    taken_over = serving(current) if current and not frozen else 0
-    shares = hold(desired, taken_over, others, stable.revision if stable else None)
-    if frozen and sum(r.desired for r in others) + (current.desired if current else 0) >= desired:
-        return {r.name: min(r.desired, shares[r.name]) for r in others}
-    return shares
-
-
-def _steps(others: list[RevisionFacts], shares: dict[str, int]) -> tuple[list[Action], list[Action]]:
-    """What is taken away does not serve or is not needed, so it goes first: never above twice `desired`."""
-    downs: list[Action] = []
-    ups: list[Action] = []
-    for r in others:
-        share = shares[r.name]
-        if share == r.desired:
-            continue
-        if share == 0:
-            downs.append(RetireRevision(r.name, r.deployment))
-        else:
-            (downs if share < r.desired else ups).append(ScaleRevision(r.name, r.deployment, share))
-    return downs, ups
-
-
-def _first_obstacle(*guards: Guard) -> Guard:
-    return next((guard for guard in guards if not isinstance(guard, Pass)), Pass())
-
-
-def _is_under_way(previous: QueueWorkerStatus, target: Revision) -> bool:
-    rollout = previous.rollout
-    return rollout is not None and rollout.stage is Stage.PROMOTING and rollout.target == target.name
-
-
-def _stable(target: Revision) -> StableStatus:
-    return StableStatus(
-        revision=target.name, version=target.version, deployment=target.deployment, prefetch=target.prefetch
-    )
-
-
 def _deadline(resource: QueueWorker | InvalidQueueWorker) -> timedelta:
     """The progress deadline; in a drain, also the time that one worker may take to stop without a sign."""
     if isinstance(resource, InvalidQueueWorker):
@@ -258,17 +167,12 @@ def _deadline(resource: QueueWorker | InvalidQueueWorker) -> timedelta:
     return timedelta(seconds=spec.progress_deadline_seconds + extra)
 
 
-def _scaled(
-    generation: int,
-    previous: QueueWorkerStatus,
-    current: RevisionFacts | None,
-    target: Revision,
-    desired: int,
-    steps: list[Action],
-) -> list[EmitEvent]:
-    scaled = any(isinstance(step, ScaleRevision) and step.revision == target.name for step in steps)
-    if not scaled or current is None:
+def _scaled(generation: int, situation: Situation, decision: Decision) -> list[EmitEvent]:
+    """The wanted revision changes its number. (What others give up is part of the change of revision.)"""
+    current, name, desired = situation.current, situation.target.name, situation.desired
+    steps = [a for a in decision.actions if isinstance(a, ScaleRevision) and a.revision == name]
+    if not steps or current is None:
         return []
-    text = f"{target.name} goes from {current.desired} to {desired} workers."
-    key = f"scaled:{generation}:{target.name}:{current.desired}:{desired}"
+    text = f"{name} goes from {current.desired} to {desired} workers."
+    key = f"scaled:{generation}:{name}:{current.desired}:{desired}"
     return [EmitEvent(EventReason.SCALED, "Normal", text, key)]
