@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from typing import Self
 
@@ -12,6 +13,25 @@ from worker_runtime.brokers.redis.server import EmbeddedRedis, free_port
 
 _SLOTS = 16384
 __all__ = ["EmbeddedRedis", "RedisCluster", "free_port"]
+
+#: A cluster node talks to its peers on this much above its port; every version can do that.
+_BUS = 10_000
+
+
+def _node() -> EmbeddedRedis:
+    """Not started. Its port leaves room for the bus, and both were free a moment ago."""
+    while True:
+        port = free_port()
+        if port + _BUS > 65535:
+            port -= 2 * _BUS
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + _BUS))
+            except OSError:
+                continue
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        return EmbeddedRedis(port=port, args=options)
 
 
 class RedisCluster:
@@ -29,29 +49,16 @@ class RedisCluster:
 
     def start(self) -> Self:
         with contextlib.ExitStack() as stack:
-            buses = []
             for _ in range(self._primaries):
-                bus = free_port()
-                node = EmbeddedRedis(
-                    args=(
-                        "--cluster-enabled",
-                        "yes",
-                        "--cluster-port",
-                        str(bus),
-                        "--cluster-node-timeout",
-                        "5000",
-                    )
-                )
-                self.nodes.append(stack.enter_context(node))
-                buses.append(bus)
+                self.nodes.append(stack.enter_context(_node()))
             clients = [stack.enter_context(redis.Redis(port=node.port)) for node in self.nodes]
             share = _SLOTS // self._primaries
             for index, client in enumerate(clients):
-                last = _SLOTS - 1 if index == self._primaries - 1 else (index + 1) * share - 1
-                client.execute_command("CLUSTER", "ADDSLOTSRANGE", index * share, last)
+                last = _SLOTS if index == self._primaries - 1 else (index + 1) * share
+                client.execute_command("CLUSTER", "ADDSLOTS", *range(index * share, last))
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
-            for node, bus in zip(self.nodes[1:], buses[1:], strict=True):
-                clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+            for node in self.nodes[1:]:
+                clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
             deadline = time.monotonic() + self._ready_timeout
             while not all(self._sees_all(client) for client in clients):
                 if time.monotonic() > deadline:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import ssl
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -287,24 +289,54 @@ def _self_signed(key: Path, certificate: Path) -> None:
     subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
 
 
-async def test_tls_and_unix_sockets(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def _tls_in_front_of(port: int, key: Path, certificate: Path) -> AsyncIterator[int]:
+    """The port of a TLS endpoint for a plain server, so that any build of the server will do."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
+        for one in (copy(reader, up_writer), copy(up_reader, writer)):
+            tasks.add(asyncio.ensure_future(one))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_tls(tmp_path: Path, standalone: Site, redis_server: EmbeddedRedis) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     _self_signed(key, certificate)
-    tls_port, path = free_port(), tmp_path / "redis.sock"
-    args = ["--tls-port", tls_port, "--tls-cert-file", certificate, "--tls-key-file", key]
-    args += ["--tls-ca-cert-file", certificate, "--tls-auth-clients", "no", "--unixsocket", path]
-    with EmbeddedRedis(args=[str(one) for one in args]):
-        await broker_from_url(f"rediss://localhost:{tls_port}?ssl_ca_certs={certificate}", "ns", CALM).check(
-            "q"
-        )
-        await broker_from_url(f"unix://{path}", "ns", CALM).check("q")
-        with pytest.raises(BrokerUnavailableError, match="TLS failed"):
-            await broker_from_url(f"rediss://localhost:{tls_port}", "ns", CALM).check("q")
-        consumer = broker_from_url(
-            f"rediss://localhost:{tls_port}?ssl_ca_certs={certificate}",
-            "ns",
-            dataclasses.replace(CALM, block=0.05),
-        ).consumer("q", WorkerIdentity("r", "w"))
+    await standalone.publish(b"1")
+    async with _tls_in_front_of(redis_server.port, key, certificate) as port:
+        url = f"rediss://localhost:{port}?ssl_ca_certs={certificate}"
+        await standalone.broker(url=url).check("q")
+        consumer = standalone.consumer(timing=dataclasses.replace(CALM, block=0.05), url=url)
+        received = await receive(consumer)
+        assert await settle(consumer, received.deliveries, Action.COMMIT) == [Outcome.COMMITTED]
         assert not (await receive(consumer)).deliveries
         consumer.interrupt()
         await consumer.close()
+        with pytest.raises(BrokerUnavailableError, match="TLS failed"):
+            await standalone.broker(url=f"rediss://localhost:{port}").check("q")
+        await standalone.broker(url=f"rediss://localhost:{port}?ssl_cert_reqs=none").check("q")
+
+
+async def test_unix_sockets(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with EmbeddedRedis(args=("--unixsocket", str(path))):
+        await broker_from_url(f"unix://{path}", "ns", CALM).check("q")
+        path.unlink()
+        with pytest.raises(BrokerUnavailableError, match=rf"{path} cannot be reached"):
+            await broker_from_url(f"unix://{path}", "ns", CALM).check("q")

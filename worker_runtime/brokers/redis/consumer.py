@@ -43,6 +43,9 @@ _VERDICTS: dict[int, tuple[Outcome, str]] = {
     ),
 }
 
+#: In seconds. Redis 6.2 rounds a millisecond down to 0, which means for ever.
+_SHORTEST_BLOCK = 0.01
+
 
 class RedisConsumer:
     """Implements `Consumer`. `make_link` opens nothing."""
@@ -170,7 +173,7 @@ class RedisConsumer:
     async def _wait_for_work(self) -> bool:
         """Block until something comes, at most `Timing.block` seconds. True when it did."""
         self._waited = True
-        block = self._timing.block
+        block = max(self._timing.block, _SHORTEST_BLOCK)
         try:
             moved = await self._waiting.call(
                 ("BLMOVE", self._keys.ready, self._keys.staging, "RIGHT", "LEFT", f"{block:.3f}"),
