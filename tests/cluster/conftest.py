@@ -20,9 +20,9 @@ helm, kubectl, namespace = fixtures.helm, fixtures.kubectl, fixtures.namespace
 
 
 @pytest.fixture(scope="session")
-def installed(helm: Helm, kubectl: Kubectl) -> Installed:
+def installed(cluster: Cluster, helm: Helm) -> Installed:
     """The operator of the whole cluster, installed by its chart under its own service account."""
-    return install(helm, kubectl, HOME, [])
+    return install(cluster, helm, HOME, [])
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e.appimages import OPERATOR_IMAGE
+from e2e import install as charts
+from e2e.cluster import Cluster
 from e2e.fixtures import Helm, Kubectl, wait_until
 
-CHARTS = Path(__file__).resolve().parent.parent.parent / "charts"
-HOME, RELEASE = "queueworker-system", "queueworker"
+HOME = "queueworker-system"
 
 
 @dataclass
@@ -27,48 +26,23 @@ class Installed:
 
     def scale(self, replicas: int) -> None:
         """Stop it (0) or start it (1), and wait until that is true."""
-        self.kubectl("scale", f"deployment/{self.deployment}", f"--replicas={replicas}")
+        self.kubectl("scale", f"deployment/{charts.RELEASE}", f"--replicas={replicas}")
         if replicas:
-            self.kubectl("rollout", "status", f"deployment/{self.deployment}", "--timeout=120s", timeout=150)
+            self.kubectl("rollout", "status", f"deployment/{charts.RELEASE}", "--timeout=120s", timeout=150)
         else:
             wait_until(lambda: not self.pods(), "the operator's pod is gone", 90)
-
-    @property
-    def deployment(self) -> str:
-        items = self.kubectl.json("get", "deployments")["items"]
-        assert len(items) == 1, [item["metadata"]["name"] for item in items]
-        return str(items[0]["metadata"]["name"])
 
     def pods(self) -> list[str]:
         return [p["metadata"]["name"] for p in self.kubectl.json("get", "pods")["items"]]
 
     def log(self) -> str:
-        return self.kubectl("logs", f"deployment/{self.deployment}", "--tail=-1").stdout
+        return self.kubectl("logs", f"deployment/{charts.RELEASE}", "--tail=-1").stdout
 
 
-def install(helm: Helm, kubectl: Kubectl, home: str, namespaces: list[str]) -> Installed:
-    """Both charts, with the image of this clone. No namespaces: the whole cluster."""
-    repository, _, tag = OPERATOR_IMAGE.rpartition(":")
-    options = (
-        "upgrade",
-        "--install",
-        "--wait",
-        "--timeout",
-        "180s",
-        "--namespace",
-        home,
-        "--create-namespace",
-    )
-    helm(*options, "--take-ownership", "queueworker-crds", CHARTS / "queueworker-crds")
-    image = json.dumps({"repository": repository, "tag": tag})
-    watch = json.dumps({"namespaces": namespaces})
-    values = ("--set-json", f"image={image}", "--set-json", f"watch={watch}")
-    helm(*options, RELEASE, CHARTS / "queueworker", *values)
-    operator = Installed(kubectl.into(home))
-    # The image keeps its tag, so an installation of before would go on with the old one.
-    operator.kubectl("rollout", "restart", f"deployment/{operator.deployment}")
-    operator.kubectl("rollout", "status", f"deployment/{operator.deployment}", "--timeout=120s", timeout=150)
-    return operator
+def install(cluster: Cluster, helm: Helm, home: str, namespaces: list[str]) -> Installed:
+    """Installed by both charts. No namespaces: the whole cluster."""
+    charts.install(helm.program, cluster.kubectl, cluster.kubeconfig, home, namespaces)
+    return Installed(Kubectl(cluster.kubectl, cluster.kubeconfig, home))
 
 
 @dataclass

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from e2e.cluster import Cluster
 from e2e.fixtures import Helm, Kubectl, wait_until
 from tests.cluster.operators import Installed, install, resting
 from tests.cluster.story import NAME, SOON, Story, queueworker, with_version
@@ -31,13 +32,13 @@ def test_nothing_is_forbidden_over_the_cluster(installed: Installed, story: Stor
 
 
 def test_nothing_is_forbidden_in_one_namespace(
-    installed: Installed, helm: Helm, kubectl: Kubectl, story: Story
+    installed: Installed, cluster: Cluster, helm: Helm, kubectl: Kubectl, story: Story
 ) -> None:
     home = f"qw-home-{uuid4().hex[:6]}"
     account = "system:serviceaccount"
     with resting(installed):
         try:
-            operator = install(helm, kubectl, home, [story.kubectl.namespace])
+            operator = install(cluster, helm, home, [story.kubectl.namespace])
             _whole_life(story, operator)
             pod = operator.kubectl.json("get", "pods")["items"][0]
             user = f"{account}:{home}:{pod['spec']['serviceAccountName']}"
