@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+log = logging.getLogger("queueworker.background")
 
 Result = TypeVar("Result")
 
@@ -24,6 +27,17 @@ class Background:
     def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Run a coroutine there. The future belongs to the calling thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def keep(self, coroutine: Coroutine[Any, Any, None], name: str) -> Future[None]:
+        """Run a coroutine there for as long as the process lives; an exception that ends it is told."""
+
+        async def supervised() -> None:
+            try:
+                await coroutine
+            except Exception as error:
+                log.error("%s failed: %s: %s", name, type(error).__name__, error, exc_info=error)
+
+        return self.submit(supervised())
 
     async def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine there and await its result here."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from worker_runtime.channel import LONGEST_LINE, WorkerConfig
+from worker_runtime.channel import HELD_BACK, LONGEST_LINE, WorkerConfig
 
 
 class Child:
@@ -28,6 +28,8 @@ class Child:
         self._on_report = on_report
         #: Set by a worker that says that no restart would help: exit code and reason.
         self.fatal: tuple[int, str] | None = None
+        #: The exit code that it said it would end with, once its work was over.
+        self.announced: int | None = None
         self._listening_over = False
         self._waiters: list[asyncio.Future[None]] = []
         self._listening = asyncio.create_task(self._listen(reader))
@@ -35,6 +37,7 @@ class Child:
     @classmethod
     async def start(cls, config: WorkerConfig, on_report: Callable[[dict[str, Any]], None]) -> Child:
         ours, theirs = socket.socketpair()
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -48,6 +51,7 @@ class Child:
             ours.close()
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
         writer.write(config.dump())
@@ -81,6 +85,8 @@ class Child:
         code = await self._process.wait()
         await self._listening
         self._writer.close()
+        if code < 0 and self.announced is not None:
+            return self.announced  # killed after its work, since something of the user's held its exit up
         return code
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
@@ -91,6 +97,7 @@ class Child:
                 except ValueError:
                     continue  # killed in the middle of a line
                 if "report" in message:
+                    self.announced = message["report"].get("exit")
                     self._on_report(message["report"])
                     self._wake()
                 elif "fatal" in message:

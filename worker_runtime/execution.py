@@ -104,10 +104,22 @@ class Execution:
 
     async def _tell(self, error: BaseException, context: Context | None) -> None:
         for hook in self._error:
-            try:
-                await hook.run(self._resources, context, error)
-            except Exception as failure:
-                log.error("error hook %s failed: %s", hook.name, failure, exc_info=failure)
+            await self.run_aside(hook, context, error)
+
+    async def run_aside(
+        self, hook: Hook, context: Context | None, error: BaseException | None = None
+    ) -> None:
+        """Run a hook whose failure changes nothing for its message; it is only told."""
+        try:
+            await hook.run(self._resources, context, error)
+        except GeneratorExit:
+            raise
+        except BaseException as failure:
+            if isinstance(failure, asyncio.CancelledError):
+                if self.abandoned:
+                    raise
+                _stay_alive()
+            log.error("%s hook %s failed: %s", hook.kind.value, hook.name, failure, exc_info=failure)
 
 
 def _stay_alive() -> None:

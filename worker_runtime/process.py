@@ -31,7 +31,7 @@ from worker_runtime.brokers.base import (
     UnsafePlacementError,
     WorkerIdentity,
 )
-from worker_runtime.channel import WorkerConfig, WorkerEnd
+from worker_runtime.channel import HELD_BACK, WorkerConfig, WorkerEnd
 from worker_runtime.hooks import HookKind
 from worker_runtime.job import Job
 from worker_runtime.loading import AppImportError, load_app
@@ -75,8 +75,11 @@ class WorkerProcess:
     def run(self) -> int:
         """Work until asked to stop. Returns the exit code, or ends the process at once when forced."""
         self._background.start()
-        serving = self._background.submit(self._end.serve(self._report, self._stop, self._force))
+        serving = self._background.keep(
+            self._end.serve(self._report, self._stop, self._force), "the line to the supervisor"
+        )
         self._loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         try:
             app = self._load()
             code = self._loop.run_until_complete(self._main(app))
@@ -88,7 +91,8 @@ class WorkerProcess:
             log.error("the worker process failed: %s: %s", type(error).__name__, error, exc_info=error)
             code = exits.FAULT
         try:
-            self._background.submit(self._end.last_report(self._report())).result(5)
+            last = self._report() | {"exit": code}
+            self._background.submit(self._end.last_report(last)).result(5)
         except TimeoutError:
             pass  # the supervisor does not read any more
         serving.cancel()
@@ -164,7 +168,7 @@ class WorkerProcess:
     async def _main(self, app: App) -> int:
         tick = asyncio.create_task(self._heartbeat.tick(), name="heartbeat")
         await asyncio.sleep(0)
-        self._background.submit(self._heartbeat.watch())
+        self._background.keep(self._heartbeat.watch(), "the watch over the event loop")
         try:
             app.apply(self._settings, self._config.given)
             jobs = app.selected_jobs(self._settings)

@@ -70,11 +70,11 @@ class Renewal:
         while True:
             try:
                 await self._extend()
-            except BrokerError as error:
+            except Exception as error:
                 failures += 1
                 if failures == 1:
                     failing_since = self._state.clock()
-                    log.warning("renewal fails: %s", error, extra=self._extra)
+                    self._tell("renewal", error)
                 await asyncio.sleep(min(period, 0.2 * 2 ** min(failures, 8)))
                 continue
             if failures:
@@ -82,6 +82,12 @@ class Renewal:
                 log.info("renewal works again after %.1f s", down, extra=self._extra)
                 failures = 0
             await asyncio.sleep(period)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """A broker's fault is expected and said in one line; anything else is a bug and shown whole. Neither
+        may end the loop: without renewal all work would be taken over."""
+        unexpected = None if isinstance(error, BrokerError) else error
+        log.warning("%s fails: %s", what, error, exc_info=unexpected, extra=self._extra)
 
     async def _recover_loop(self) -> None:
         period = self._timing.renewal_period
@@ -91,10 +97,10 @@ class Renewal:
                 # Ours first: after an outage they may have expired although this process lives.
                 await self._extend()
                 recovered = await self._renewer.recover()
-            except BrokerError as error:
+            except Exception as error:
                 if not failing:
                     failing = True
-                    log.warning("recovery fails: %s", error, extra=self._extra)
+                    self._tell("recovery", error)
             else:
                 failing = False
                 if recovered.deliveries or recovered.reservations:

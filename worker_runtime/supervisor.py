@@ -37,6 +37,8 @@ class Supervisor:
         self._fleet = Fleet(settings.revision, settings.processes, settings.expiry_seconds)
         self._stopping = asyncio.Event()
         self._forcing = asyncio.Event()
+        #: A start blocks signals for its duration and then restores the mask, so starts must not overlap.
+        self._spawning = asyncio.Lock()
         self._deadline = 0.0
         #: The gravest exit code so far; a fatal one wins over what the stop brings.
         self._fatal: int | None = None
@@ -106,7 +108,8 @@ class Supervisor:
         backoff = FIRST_BACKOFF
         while not self._stopping.is_set():
             config = WorkerConfig(self._target, index, self._settings, self._given)
-            child = await Child.start(config, lambda report: self._fleet.reported(index, report))
+            async with self._spawning:
+                child = await Child.start(config, lambda report: self._fleet.reported(index, report))
             born = time.monotonic()
             self._children[index] = child
             self._fleet.started(index, child.pid)

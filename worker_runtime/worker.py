@@ -377,10 +377,7 @@ class Worker:
             current_delivery.set(delivery)
             context = context or Context(Message.of(delivery), self._resources)
             for hook in self._success_hooks:
-                try:
-                    await hook.run(self._resources, context)
-                except Exception as error:
-                    log.error("success hook %s failed: %s", hook.name, error, exc_info=error)
+                await self._execution.run_aside(hook, context)
             self._confirmed.popleft()
             self._room.set()
             self._progress.set()

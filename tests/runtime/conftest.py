@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.runtime.running import RunningWorker, environment, queueworker
-from worker_runtime.brokers.redis.server import EmbeddedRedis
+from tests.services import EmbeddedRedis
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker_runtime.brokers.redis.server import free_port
+from tests.services import free_port
 
 #: An upper bound for every wait; nothing is timed, so a busy machine only makes a test slower.
 PATIENCE = 60.0

@@ -12,10 +12,10 @@ import pytest
 from pydantic import BaseModel
 
 from tests.runtime.conftest import Bench
+from tests.services import free_port
 from worker_runtime import App, Context, Message, RegistrationError, Timing
 from worker_runtime.binding import bind
 from worker_runtime.brokers.base import BrokerUnavailableError, Delivery, PayloadRefusedError
-from worker_runtime.brokers.redis.server import free_port
 from worker_runtime.settings import Settings, SettingsError, settings_from
 
 

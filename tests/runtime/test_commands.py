@@ -9,8 +9,8 @@ import pytest
 
 from tests.runtime.conftest import Bench
 from tests.runtime.running import environment, queueworker
+from tests.services import free_port
 from worker_runtime import __version__
-from worker_runtime.brokers.redis.server import free_port
 from worker_runtime.cli.settings import as_markdown
 from worker_runtime.settings import VARIABLES
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.runtime.conftest import Bench
 from tests.runtime.running import wait_until
-from worker_runtime.brokers.redis.server import EmbeddedRedis
+from tests.services import EmbeddedRedis
 
 BRIEF = """
     import asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import textwrap
@@ -14,7 +15,7 @@ import pytest
 
 from tests.runtime.conftest import Bench
 from tests.runtime.running import environment, queueworker, wait_until
-from worker_runtime.brokers.redis.server import EmbeddedRedis, free_port
+from tests.services import EmbeddedRedis, free_port
 
 NOTES_PID = """
     import asyncio, time
@@ -196,3 +197,20 @@ def test_the_code_s_limits_can_be_overridden(bench: Bench) -> None:
     assert (status["queues"]["q"]["coroutines"], status["queues"]["q"]["prefetch"]) == (3, 7)
     assert status["revision"] == "r9"
     assert all(line["revision"] == "r9" for line in worker.lines)
+
+
+def test_signals_to_the_whole_group_while_it_starts_stop_it_gracefully(bench: Bench) -> None:
+    """What a terminal does on Ctrl-C, and an operator that signals a process group."""
+    worker = bench.run(GATED, "--processes", "2")
+    wait_until(lambda: worker.get("/livez")[0], "the supervisor")
+    os.killpg(worker.process.pid, signal.SIGINT)
+    assert worker.ended() == 0, worker.transcript()
+    assert not worker.said("Traceback")
+    assert not worker.said("KeyboardInterrupt")
+
+
+def test_sigterm_to_the_whole_group_is_one_graceful_stop(bench: Bench) -> None:
+    worker = bench.run(GATED).consuming()
+    os.killpg(worker.process.pid, signal.SIGTERM)
+    assert worker.ended() == 0, worker.transcript()
+    assert worker.said("stopped")
