@@ -61,7 +61,7 @@ class Fleet:
         now = self._clock()
         for view in self._views.values():
             silent = now - view.reported_at
-            if view.alive and silent > self._expiry:
+            if silent > self._expiry and (view.alive or not self.stopping):
                 return f"worker process {view.index} (pid {view.pid}) has not reported for {silent:.0f} s"
         return ""
 

@@ -17,8 +17,6 @@ import sys
 import time
 from typing import Any
 
-import uvloop
-
 from worker_runtime import exits, logs
 from worker_runtime.app import App
 from worker_runtime.background import Background
@@ -62,7 +60,7 @@ class WorkerProcess:
             self._settings.revision, f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
         )
         self._end = end
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._loop = _fast_loop()
         self._background = Background("queueworker background")
         self._stop_asked = asyncio.Event()
         self._phase = "starting"
@@ -304,6 +302,16 @@ class WorkerProcess:
                 code = exits.FAULT
         log.debug("drained in %.2f s", time.monotonic() - began)
         return code
+
+
+def _fast_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it is installed; it halves what a wake-up costs."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def main() -> None:

@@ -121,3 +121,33 @@ def test_the_admin_port_tells_the_truth(bench: Bench) -> None:
     assert samples["queueworker_processes", None][0] == 2
     assert samples["queueworker_receiving", None][0] == 1
     assert worker.stop() == 0
+
+
+def test_a_stop_during_an_outage_says_that_work_is_left(
+    bench: Bench, make_bench: Callable[..., Bench]
+) -> None:
+    with EmbeddedRedis() as broker:
+        outer = make_bench(broker.url)
+        worker = outer.run(
+            """
+            import asyncio, os, pathlib
+            from worker_runtime import App, Timing
+            app = App(os.environ["QUEUEWORKER_BROKER_URL"], timing=Timing(command_timeout=0.5))
+
+            @app.job("q", prefetch=5)
+            async def gated(payload: dict) -> None:
+                pathlib.Path("began").touch()
+                while not pathlib.Path("go").exists():
+                    await asyncio.sleep(0.01)
+            """
+        ).consuming()
+        outer.publish("q", "{}", "{}")
+        wait_until(lambda: (worker.directory / "began").exists(), "a running handler")
+        broker.kill()
+        worker.signal()
+        (worker.directory / "go").touch()
+        assert worker.ended() == 4
+        assert worker.said("did not confirm every settlement")
+        queue_lines = worker.said("the broker's answer was lost")
+        assert queue_lines
+        assert all(line["queue"] == "q" for line in queue_lines)
