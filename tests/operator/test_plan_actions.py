@@ -177,10 +177,10 @@ ROWS = [
         Stage.PROMOTING,
     ),
     Row(
-        "old workers that were told to stop but are still counted do not serve",
+        "new workers that were told to stop but are still counted take nothing over",
         MID,
-        facts(MID, seen(V1, 1, available=4, alive=4), seen(V2, 4, 3)),
-        [],
+        facts(MID, seen(V1, 2), seen(V2, 2, available=4, alive=4)),
+        ["v2 to 4"],
         Stage.PROMOTING,
     ),
     Row(
