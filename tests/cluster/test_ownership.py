@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -21,16 +22,10 @@ def test_fields_of_other_managers_survive_and_ours_are_put_back(installed: Insta
     story.given_ready(resource)
     (deployment,) = story.deployments()
     name = deployment["metadata"]["name"]
-    foreign = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": name,
-            "labels": {"team": "billing"},
-            "annotations": {"example.com/owner": "someone"},
-        },
-    }
-    story.kubectl.apply(foreign, server_side=True)
+    metadata = {"name": name, "labels": {"team": "billing"}, "annotations": {"example.com/owner": "someone"}}
+    foreign = json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata})
+    apply = ("apply", "--server-side", "--field-manager=billing", "--validate=false", "--filename", "-")
+    story.kubectl(*apply, stdin=foreign)
 
     # Somebody scales the child and another changes its image: both are ours.
     story.kubectl("scale", f"deployment/{name}", "--replicas=3")

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import sys
+import threading
 
 import click
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, REGISTRY
@@ -86,12 +87,12 @@ async def _run(settings: OperatorSettings) -> int:
 async def _until(
     stop: asyncio.Event, controller: Controller, lease: Lease, vitals: Vitals, settings: OperatorSettings
 ) -> int:
-    unwatch = asyncio.Event()
+    unwatch = threading.Event()
     # First of all: a watcher that starts before its resource is known never sees it.
     if not await _resource_known(controller, vitals, stop):
         return STOPPED
     leading = asyncio.create_task(_lead(controller, lease), name="reconciling")
-    watching = asyncio.create_task(watch(controller, settings.namespaces, unwatch), name="watching")
+    watching = asyncio.create_task(watch(controller.report, settings.namespaces, unwatch), name="watching")
     measuring = asyncio.create_task(vitals.tick(), name="measuring")
     stopping = asyncio.create_task(_wait(stop), name="stopping")
     parts = {leading, watching, measuring, stopping}

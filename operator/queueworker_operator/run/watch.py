@@ -7,20 +7,58 @@ own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
 
 from queueworker_operator.api.names import API_VERSION, GROUP, LABEL_WORKER, PLURAL
 from queueworker_operator.apiserver import is_in_cluster
-from queueworker_operator.run.controller import Controller
+
+#: Told the namespace and name of a QueueWorker that changed, or whose worker did.
+Report = Callable[[str, str], None]
 
 
-async def watch(controller: Controller, namespaces: tuple[str, ...], stop: asyncio.Event) -> None:
-    """Report changes until `stop`. Raises what ends a watcher for good, such as a missing permission."""
+async def watch(report: Report, namespaces: tuple[str, ...], stop: threading.Event) -> None:
+    """Call `report`, on this event loop, for what changes, until `stop`. Raises what ends a watcher for good,
+    such as a missing permission.
+
+    kopf gets a thread and a loop of its own: it takes over the signals of a main thread, and when it ends it
+    cancels every task that it finds on its loop.
+    """
+    ours = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = ours.create_future()
+
+    def finish(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def tell(namespace: str, name: str) -> None:
+        with contextlib.suppress(RuntimeError):  # our loop has ended: nobody is left to be told
+            ours.call_soon_threadsafe(report, namespace, name)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(_kopf(tell, namespaces, stop))
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):
+            ours.call_soon_threadsafe(finish, error)
+
+    threading.Thread(target=run, name="watch", daemon=True).start()
+    await ended
+
+
+async def _kopf(tell: Report, namespaces: tuple[str, ...], stop: threading.Event) -> None:
     await kopf.operator(
-        registry=_registry(controller),
+        registry=_registry(tell),
         settings=_settings(),
         standalone=True,
         clusterwide=not namespaces,
@@ -29,7 +67,7 @@ async def watch(controller: Controller, namespaces: tuple[str, ...], stop: async
     )
 
 
-def _registry(controller: Controller) -> kopf.OperatorRegistry:
+def _registry(tell: Report) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -40,10 +78,10 @@ def _registry(controller: Controller) -> kopf.OperatorRegistry:
 
     @kopf.on.event(GROUP, API_VERSION, PLURAL, registry=registry)
     async def resource_seen(namespace: str | None, name: str | None, **_: object) -> None:
-        controller.report(namespace or "", name or "")
+        tell(namespace or "", name or "")
 
     async def worker_seen(namespace: str | None, labels: Mapping[str, str], **_: object) -> None:
-        controller.report(namespace or "", labels[LABEL_WORKER])
+        tell(namespace or "", labels[LABEL_WORKER])
 
     ours = {LABEL_WORKER: kopf.PRESENT}
     kopf.on.event("apps", "v1", "deployments", labels=ours, registry=registry)(worker_seen)
