@@ -64,6 +64,10 @@ def running(pid: int) -> bool:
         return False
 
 
+def is_directory(path: str) -> bool:
+    return Path(path).is_dir()
+
+
 async def until(what: str, true: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Wait until `true()` is; returns what it returned."""
     deadline = time.monotonic() + seconds

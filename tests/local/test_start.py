@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -66,6 +67,21 @@ async def test_a_resource_that_cannot_be_used(up: Up, spec: dict[str, Any], word
     assert code == 2
     assert [word for word in words if word not in output] == []
     assert "started" not in output
+
+
+async def test_lines_for_machines_and_chosen_ports(own_up: Up) -> None:
+    own_up.arguments = ("--json", "--admin-port-base", "21500")
+    own_up.write(resource(replicas=2))
+    await own_up.start()
+    await own_up.ready(replicas=2)
+    ports = {row["admin_port"] for row in own_up.of()["processes"]}
+    assert await own_up.stop() == 0
+
+    assert len(ports) == 2
+    assert all(21500 <= port < 22500 for port in ports)
+    lines = [json.loads(line) for line in own_up.output.splitlines()]
+    assert {line["kind"] for line in lines} == {"state", "output"}
+    assert any(line["subject"] == "work" and line["text"].startswith("Promoted: ") for line in lines)
 
 
 async def test_a_broker_that_refuses(own_up: Up) -> None:

@@ -22,7 +22,7 @@ from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
 from queueworker_operator.run.local_broker import Located, Location, NotLocated, WantsEmbedded, locate
 from queueworker_operator.run.local_console import Console
 from queueworker_operator.run.local_file import BadFileError, LocalFile, parse_text, read_text
-from queueworker_operator.run.local_leftovers import leftovers, outlive
+from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
 from queueworker_operator.run.local_resource import LocalResource, refusal_of
 from queueworker_operator.run.local_state import StateDirectory
 from worker_runtime.brokers.base import BrokerError
@@ -89,7 +89,9 @@ class Local:
         Raises CannotStartError, StateInUseError or OSError before anything was started.
         """
         text, file = self._first_file()
-        earlier = leftovers(self._state_dir.acquire())
+        before = self._state_dir.acquire()
+        earlier = leftovers(before)
+        forget_embedded(before)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._told_to_stop)
@@ -234,6 +236,12 @@ class Local:
             )
         return self._embedded.url
 
+    def _embedded_directory(self) -> str:
+        """Empty when there is none."""
+        if self._embedded is None or self._phase == "stopped":
+            return ""
+        return str(self._embedded.directory)
+
     def _keep_embedded(self) -> None:
         """Start it again if somebody killed it; its data is on disk until the end."""
         if self._embedded is None:
@@ -322,6 +330,7 @@ class Local:
                 "state": self._phase,
                 "file": str(self._options.file),
                 "broker_url": _first_url(resources),
+                "embedded_directory": self._embedded_directory(),
                 "resources": resources,
             }
         )

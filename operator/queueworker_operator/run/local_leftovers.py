@@ -1,18 +1,23 @@
-"""Workers that a `queueworker up` left behind when it was killed: they end themselves, within a bound."""
+"""What a `queueworker up` left behind when it was killed: workers, which end themselves within a bound, and
+the directory of its embedded broker."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from queueworker_operator.act.processes import started_at
 
 #: Seconds that they get before they are killed. They were told to stop when their parent died.
 PATIENCE = 60.0
+#: How the directory of an embedded broker is named.
+EMBEDDED_PREFIX = "queueworker-redis-"
 
 
 def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
@@ -24,6 +29,13 @@ def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
             if isinstance(pid, int) and started and started_at(pid) == started:
                 found.append((pid, started))
     return found
+
+
+def forget_embedded(state: dict[str, Any]) -> None:
+    """Remove what an embedded broker of an old up.json left on disk. It ended with its `up`."""
+    kept = state.get("embedded_directory")
+    if state.get("state") != "stopped" and isinstance(kept, str) and EMBEDDED_PREFIX in Path(kept).name:
+        shutil.rmtree(kept, ignore_errors=True)
 
 
 async def outlive(left: list[tuple[int, int]], say: Callable[[str], None]) -> None:
