@@ -27,6 +27,9 @@ class ScriptedConsumer:
     def __init__(self, available: Sequence[Delivery] = ()) -> None:
         self.available = list(available)
         self.asked: list[int] = []
+        #: For each receive: what it may bring and what was handed out and not answered before.
+        self.exposed: list[int] = []
+        self._unanswered = 0
         self.settled: list[list[Settlement]] = []
         self.answer: Callable[[Settlement], Outcome] = lambda settlement: _ASKED[settlement.action]
         self._go = asyncio.Event()
@@ -46,10 +49,12 @@ class ScriptedConsumer:
 
     async def receive(self, limit: int) -> Received:
         self.asked.append(limit)
+        self.exposed.append(limit + self._unanswered)
         while not self.available and not self._interrupted:
             self._more.clear()
             await self._more.wait()
         taken, self.available = self.available[:limit], self.available[limit:]
+        self._unanswered += len(taken)
         return Received(taken)
 
     def interrupt(self) -> None:
@@ -60,6 +65,7 @@ class ScriptedConsumer:
         self.settled.append(list(settlements))
         await self._go.wait()
         for settlement in settlements:
+            self._unanswered -= 1
             on_result(settlement, self.answer(settlement), "")
 
     async def close(self) -> None: ...
