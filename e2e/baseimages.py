@@ -18,7 +18,7 @@ from e2e.failure import SetupError
 from e2e.locations import IMAGE_RECIPES, cache_root
 from e2e.packages import ensure_packages
 from e2e.progress import Progress
-from e2e.versions import DEBIAN_MIRROR, DEBIAN_SUITE, PUBLISHED_PYTHON_IMAGE
+from e2e.versions import DEBIAN_MIRROR, DEBIAN_SUITE, PUBLISHED_BROKER_IMAGE, PUBLISHED_PYTHON_IMAGE
 
 REGISTRY = "registry-1.docker.io"
 REGISTRY_SECONDS = 4.0
@@ -195,29 +195,44 @@ def python(engine: Engine, progress: Progress) -> PythonBase:
     return base
 
 
-def _with_certificates(engine: Engine, reference: str, progress: Progress) -> str:
-    recipe = cache.Recipe("certificates", (("base", reference),), (("host-ca.crt", host_certificates()),))
-    tag = f"queueworker/python-builder:published-{recipe.digest}"
+def _derived(engine: Engine, tag: str, lines: list[str], files: dict[str, bytes], progress: Progress) -> str:
     if engine.has_image(tag):
         return tag
-    lines = [
-        f"FROM {reference}",
-        "COPY host-ca.crt /etc/ssl/host-ca.crt",
-        "ENV PIP_CERT=/etc/ssl/host-ca.crt SSL_CERT_FILE=/etc/ssl/host-ca.crt",
-    ]
     with TemporaryDirectory(prefix="queueworker-base-") as name, progress.step(f"building {tag}"):
-        (Path(name) / "host-ca.crt").write_bytes(host_certificates())
+        for file, content in files.items():
+            (Path(name) / file).write_bytes(content)
         (Path(name) / "Dockerfile").write_text("\n".join(lines) + "\n")
         build(engine, Path(name), tag)
     return tag
 
 
+def _with_certificates(engine: Engine, reference: str, progress: Progress) -> str:
+    files = {"host-ca.crt": host_certificates()}
+    recipe = cache.Recipe("certificates", (("base", reference),), tuple(files.items()))
+    lines = [
+        f"FROM {reference}",
+        "COPY host-ca.crt /etc/ssl/host-ca.crt",
+        "ENV PIP_CERT=/etc/ssl/host-ca.crt SSL_CERT_FILE=/etc/ssl/host-ca.crt",
+    ]
+    return _derived(engine, f"queueworker/python-builder:published-{recipe.digest}", lines, files, progress)
+
+
 def broker(engine: Engine, progress: Progress) -> str:
-    """A Redis image for demos and tests, under the one name that manifests use."""
-    kept = f"queueworker/redis:{_built_recipe().digest}"
-    if not engine.has_image(kept):
-        _build_base(engine, "redis", kept, progress, "40 s")
-        engine.docker("tag", kept, BROKER_IMAGE)
-        remove_older(engine, kept)
+    """A Redis image for demos and tests, under the one name that manifests use: not root, nothing on disk."""
+    if pull(engine, PUBLISHED_BROKER_IMAGE, progress):
+        command = '["--save", "", "--appendonly", "no", "--protected-mode", "no", "--bind", "0.0.0.0"]'
+        lines = [
+            f"FROM {PUBLISHED_BROKER_IMAGE}",
+            "USER 65532:65532",
+            'ENTRYPOINT ["redis-server"]',
+            f"CMD {command}",
+        ]
+        recipe = cache.Recipe("published-broker", (("lines", "\n".join(lines)),))
+        kept = _derived(engine, f"queueworker/redis:published-{recipe.digest}", lines, {}, progress)
+    else:
+        kept = f"queueworker/redis:{_built_recipe().digest}"
+        if not engine.has_image(kept):
+            _build_base(engine, "redis", kept, progress, "40 s")
     engine.docker("tag", kept, BROKER_IMAGE)
+    remove_older(engine, kept)
     return BROKER_IMAGE

@@ -130,8 +130,8 @@ def prepare(name: str, progress: Progress) -> Place:
     docker = engine.ensure(progress)
     appimages.build_all(docker, progress)
     target = cluster.up(name, 1, progress)
-    for image in (appimages.OPERATOR_IMAGE, appimages.DEMO_WORKER_IMAGE, baseimages.BROKER_IMAGE):
-        cluster.load(name, image, progress)
+    images = (appimages.OPERATOR_IMAGE, appimages.DEMO_WORKER_IMAGE, baseimages.BROKER_IMAGE)
+    cluster.load(name, images, progress)
     place = Place(target)
     with progress.step("installing the charts queueworker-crds and queueworker", "20 s"):
         helm = programs.tool("helm", progress)

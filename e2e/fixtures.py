@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 REUSE_VARIABLE = "QUEUEWORKER_E2E_CLUSTER"
 SESSION_PREFIX = "e2e-"
+TEST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,19 @@ def wait_until(probe: Callable[[], T | None], what: str, seconds: float = 60.0, 
         time.sleep(poll)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a cluster, and let their time limit begin after their fixtures.
+
+    The first cluster on a machine takes many minutes, which are no test's own.
+    """
+    for item in items:
+        if not {"cluster", "three_node_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+
+
 def _remove_clusters_of_dead_sessions() -> None:
     for one in cluster.status():
         suffix = one.name.removeprefix(engine.OWN_PREFIX + SESSION_PREFIX).split("-")[0]
@@ -111,8 +125,7 @@ def _session_cluster(nodes: int) -> Iterator[cluster.Cluster]:
         for built in appimages.build_all(docker, progress):
             progress.say(f"{built.reference}: {built.megabytes:.0f} MB")
         made = cluster.up(name, nodes, progress)
-        for image in appimages.ALL_IMAGES:
-            cluster.load(name, image, progress)
+        cluster.load(name, appimages.ALL_IMAGES, progress)
         yield made
     finally:
         if not reused:

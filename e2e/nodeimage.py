@@ -39,7 +39,6 @@ def obtain(engine: Engine, progress: Progress) -> str:
     with cache.exclusive(cache_root(), "node-image", progress.say):
         if engine.has_image(tag):
             return tag
-        programs.announce((*programs.NODE_MODULES, "kind"), progress)
         folders = programs.obtain_all((*programs.NODE_MODULES, "kind"), progress)
         with TemporaryDirectory(prefix="queueworker-node-") as name:
             _build(engine, Path(name), folders, tag, progress)

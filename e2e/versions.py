@@ -9,6 +9,7 @@ PUBLISHED_NODE_IMAGE = (
     "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
 )
 PUBLISHED_PYTHON_IMAGE = "python:3.11-slim"
+PUBLISHED_BROKER_IMAGE = "redis:7.2-alpine"
 
 DEBIAN_SUITE = "bookworm"
 DEBIAN_MIRROR = "http://deb.debian.org/debian"
