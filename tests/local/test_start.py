@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from queueworker_operator.cli.up import up as up_command
 from tests.local.running import Jobs, Up, resource
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 
 def secret(name: str, **values: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
+
+
+def run_here(up: Up) -> Result:
+    """Run the command in this process, for what is refused before anything starts."""
+    arguments = ["-f", str(up.file), "--state-dir", str(up.state_dir)]
+    return CliRunner().invoke(up_command, arguments)
 
 
 async def test_a_second_up_on_the_same_directory_is_refused(up: Up) -> None:
@@ -42,12 +51,12 @@ async def test_a_second_up_on_the_same_directory_is_refused(up: Up) -> None:
         ("kind: Secret\nmetadata: {name: s}\ndata: {url: '%%'}\n", ["Secret s", "data.url", "stringData"]),
     ],
 )
-async def test_a_file_that_cannot_be_used(up: Up, text: str, words: list[str]) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: list[str]) -> None:
+    up = Up(tmp_path)
     up.file.write_text(text)
-    code, output = await up.refused()
-    assert code == 2
-    assert [word for word in words if word not in output] == []
-    assert "Traceback" not in output
+    refused = run_here(up)
+    assert refused.exit_code == 2
+    assert [word for word in words if word not in refused.output] == []
 
 
 @pytest.mark.parametrize(
@@ -61,12 +70,13 @@ async def test_a_file_that_cannot_be_used(up: Up, text: str, words: list[str]) -
         ({"container": {"args": []}}, ["container worker", "neither command nor args"]),
     ],
 )
-async def test_a_resource_that_cannot_be_used(up: Up, spec: dict[str, Any], words: list[str]) -> None:
+def test_a_resource_that_cannot_be_used(tmp_path: Path, spec: dict[str, Any], words: list[str]) -> None:
+    up = Up(tmp_path)
     up.write(secret("s", url="redis://127.0.0.1:1"), resource(**spec))
-    code, output = await up.refused()
-    assert code == 2
-    assert [word for word in words if word not in output] == []
-    assert "started" not in output
+    refused = run_here(up)
+    assert refused.exit_code == 2
+    assert [word for word in words if word not in refused.output] == []
+    assert not up.state_dir.exists(), "nothing was begun"
 
 
 async def test_lines_for_machines_and_chosen_ports(own_up: Up) -> None:
