@@ -138,7 +138,12 @@ def _debootstrap(folder: Path, progress: Progress) -> None:
     ensure_packages({"debootstrap": "debootstrap"}, "to make the Debian file system of our images", progress)
     root = folder / "rootfs"
     with progress.step(f"making a minimal Debian {DEBIAN_SUITE} file system with debootstrap", "1 min"):
-        run(["debootstrap", "--variant=minbase", DEBIAN_SUITE, root, DEBIAN_MIRROR], timeout=1200)
+        try:
+            run(["debootstrap", "--variant=minbase", DEBIAN_SUITE, root, DEBIAN_MIRROR], timeout=1200)
+        finally:
+            # Killed half way, it leaves the kernel's file systems mounted in a folder that is about to be removed.
+            for name in ("proc", "sys"):
+                run(["umount", root / name], check=False)
         sources = [
             f"deb {DEBIAN_MIRROR} {DEBIAN_SUITE} main",
             f"deb {DEBIAN_MIRROR} {DEBIAN_SUITE}-updates main",

@@ -100,11 +100,10 @@ def ensure(progress: Progress) -> Engine:
         found = running()
         if found is not None:
             return found
-        ensure_packages(
-            {"dockerd": "docker.io", "docker": "docker.io", "runc": "runc", "iptables": "iptables"},
-            "to run cluster nodes as containers, and no Docker engine answers",
-            progress,
-        )
+        why = "to run cluster nodes as containers, and no Docker engine answers"
+        ensure_packages({"dockerd": "docker.io", "runc": "runc", "iptables": "iptables"}, why, progress)
+        # Debian 12's docker.io holds the command as well; later releases have a package of its own for it.
+        ensure_packages({"docker": "docker-cli"}, why, progress)
         found = running()  # Where the machine's service manager runs, installing the package has started one.
         if found is not None:
             return found
