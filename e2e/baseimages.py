@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 from e2e import cache, golang
 from e2e.commands import run
@@ -20,7 +21,6 @@ from e2e.packages import ensure_packages
 from e2e.progress import Progress
 from e2e.versions import DEBIAN_MIRROR, DEBIAN_SUITE, PUBLISHED_BROKER_IMAGE, PUBLISHED_PYTHON_IMAGE
 
-REGISTRY = "registry-1.docker.io"
 REGISTRY_SECONDS = 4.0
 PULL_SECONDS = 600.0
 BROKER_IMAGE = "queueworker/redis:dev"
@@ -34,17 +34,22 @@ class PythonBase:
     builder: str
 
 
-@lru_cache(maxsize=1)
-def registry_answers() -> bool:
-    """Whether the public registry can be reached at all; decided within seconds.
+@lru_cache(maxsize=4)
+def registry_answers(engine: Engine) -> bool:
+    """Whether the engine's default registry can be reached at all; decided within seconds.
 
     QUEUEWORKER_REGISTRY=never says no without asking, for machines where a connection opens but pulls fail.
     """
     if os.environ.get("QUEUEWORKER_REGISTRY", "auto") == "never":
         return False
+    template = "{{.IndexServerAddress}} {{.HTTPSProxy}}"
+    index, *proxies = engine.docker("info", "--format", template).stdout.split()
+    if proxies:
+        return True  # The engine's proxy decides, so only a pull can tell.
+    host = urlsplit(index).hostname or ""
     try:
-        with socket.create_connection((REGISTRY, 443), timeout=REGISTRY_SECONDS) as connection:
-            with ssl.create_default_context().wrap_socket(connection, server_hostname=REGISTRY):
+        with socket.create_connection((host, 443), timeout=REGISTRY_SECONDS) as connection:
+            with ssl.create_default_context().wrap_socket(connection, server_hostname=host):
                 return True
     except OSError:
         return False
@@ -54,7 +59,7 @@ def pull(engine: Engine, reference: str, progress: Progress) -> bool:
     """Have the published image, pulling it if needed. False when it cannot be had: it is built instead."""
     if engine.has_image(reference):
         return True
-    if not registry_answers():
+    if not registry_answers(engine):
         return False
     try:
         with progress.step(f"pulling {reference}"):
@@ -141,7 +146,7 @@ def _debootstrap(folder: Path, progress: Progress) -> None:
         try:
             run(["debootstrap", "--variant=minbase", DEBIAN_SUITE, root, DEBIAN_MIRROR], timeout=1200)
         finally:
-            # Killed half way, it leaves the kernel's file systems mounted in a folder that is about to be removed.
+            # Killed half way, it leaves the kernel's file systems mounted in a folder that goes now.
             for name in ("proc", "sys"):
                 run(["umount", root / name], check=False)
         sources = [

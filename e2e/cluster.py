@@ -100,16 +100,15 @@ def up(name: str, nodes: int, progress: Progress) -> Cluster:
     if nodes not in (1, 3):
         raise SetupError(f"cluster {cluster}: {nodes} nodes asked for; 1 and 3 are possible")
     with cache.exclusive(cache_root(), f"cluster-{cluster}", progress.say):
-        found = engine.running()
-        if found is None or not nodeimage.is_ready(found):
-            if baseimages.registry_answers():
+        docker = engine.ensure(progress)
+        if not nodeimage.is_ready(docker):
+            if baseimages.registry_answers(docker):
                 programs.announce(("kind",), progress)
                 progress.say("to pull, once: the published node image, 1 GB on disk")
             else:
                 programs.announce((*programs.NODE_MODULES, "kind"), progress)
                 progress.say("to make, once: a Debian file system (1 min) and the node image (2 min)")
             progress.say("then a cluster takes about 30 s; programs and images are kept for next time")
-        docker = engine.ensure(progress)
         image = nodeimage.obtain(docker, progress)
         kind = programs.tool("kind", progress)
         result = Cluster(cluster, kubeconfig_path(name), kubectl(docker, image, progress), docker)

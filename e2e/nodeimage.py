@@ -31,11 +31,12 @@ IMAGE_PROGRAMS = {
 
 def obtain(engine: Engine, progress: Progress) -> str:
     """The reference of a node image in the engine. Raises SetupError when it can be had neither way."""
+    tag = f"queueworker/node:{KUBERNETES}-{_recipe().digest}"
+    for reference in (PUBLISHED_NODE_IMAGE, tag):
+        if engine.has_image(reference):
+            return reference
     if baseimages.pull(engine, PUBLISHED_NODE_IMAGE, progress):
         return PUBLISHED_NODE_IMAGE
-    tag = f"queueworker/node:{KUBERNETES}-{_recipe().digest}"
-    if engine.has_image(tag):
-        return tag
     with cache.exclusive(cache_root(), "node-image", progress.say):
         if engine.has_image(tag):
             return tag
