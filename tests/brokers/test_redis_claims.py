@@ -95,6 +95,18 @@ async def test_a_twin_of_owned_work_never_overwrites_it(standalone: Site) -> Non
     assert standalone.ready() == [envelope("twin", b"1")]
 
 
+async def test_a_twin_of_owned_work_without_a_record_leaves_its_owner(standalone: Site) -> None:
+    push(standalone, envelope("twin", b"1"))
+    a, b = standalone.consumer("a"), standalone.consumer("b")
+    first = (await receive(a)).deliveries
+    standalone.client.delete(standalone.keys.job("twin"))
+    push(standalone, envelope("twin", b"2"))
+    second = (await receive(b)).deliveries
+    assert [one.payload for one in second] == [b"2"]
+    assert await settle(a, first, Action.COMMIT) == [Outcome.COMMITTED]
+    assert await settle(b, second, Action.COMMIT) == [Outcome.COMMITTED]
+
+
 async def test_a_twin_of_a_failed_message_keeps_the_failed_record(standalone: Site) -> None:
     push(standalone, envelope("twin", b"1"))
     consumer = standalone.consumer()

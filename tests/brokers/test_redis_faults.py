@@ -12,7 +12,8 @@ import redis
 from tests.brokers.fault_proxy import Fault, FaultProxy, Rule, Seen
 from tests.brokers.site import CALM, HASTY, PATIENCE, Site, eventually, receive, settle
 from tests.services import EmbeddedRedis
-from worker_runtime.brokers.base import Action, BrokerUnavailableError, Outcome
+from worker_runtime.brokers.base import Action, BrokerUnavailableError, Consumer, Outcome
+from worker_runtime.brokers.redis import scripts
 
 
 def once(name: str, fault: Fault, times: int = 1) -> Rule:
@@ -28,6 +29,14 @@ def once(name: str, fault: Fault, times: int = 1) -> Rule:
     return rule
 
 
+@pytest.fixture(autouse=True)
+def scripts_are_loaded(redis_server: EmbeddedRedis) -> None:
+    """So that a rule for the first call of a transition meets a call that runs."""
+    with redis.Redis(port=redis_server.port) as client:
+        for script in scripts.ALL:
+            client.script_load(script.source)
+
+
 PAYLOADS = [b'{"n":%d}' % n for n in range(4)]
 
 
@@ -40,7 +49,7 @@ async def test_one_lost_answer_while_receiving_is_made_good(
     async with FaultProxy(redis_server.port, before=once(name, fault)) as proxy:
         consumer = standalone.consumer(url=proxy.url)
         received = await receive(consumer)
-        assert proxy.names().count(name) == 2
+        assert proxy.event.is_set()
         assert [one.payload for one in received.deliveries] == PAYLOADS
         assert set(await settle(consumer, received.deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
     reading = await standalone.read()
@@ -61,6 +70,49 @@ async def test_a_receive_that_failed_is_taken_up_by_the_next(
         assert [one.payload for one in received.deliveries] == PAYLOADS
         assert set(await settle(consumer, received.deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
     assert (await standalone.read()).ledger["r1"].claimed == 4
+
+
+async def _lose_the_answers_of_moves(site: Site, proxy: FaultProxy, payloads: list[bytes]) -> list[Consumer]:
+    """One waiting consumer for each payload, moved to staging for it; none of them learns of it."""
+    consumers = [site.consumer(f"w{n}", url=proxy.url) for n in range(len(payloads))]
+    waiting = [asyncio.create_task(consumer.receive(1)) for consumer in consumers]
+    await eventually(lambda: asyncio.to_thread(_blocked, site, len(consumers)))
+    for payload in payloads:
+        await site.publish(payload)
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(one, BrokerUnavailableError) for one in results)
+    return consumers
+
+
+def _blocked(site: Site, count: int) -> bool:
+    return bool(site.client.info("clients")["blocked_clients"] >= count)
+
+
+def _moved(seen: Seen) -> Fault:
+    return Fault.CUT_AFTER if seen.name == "BLMOVE" and seen.reply is not None else Fault.PASS
+
+
+async def test_what_moves_left_in_staging_is_taken_first_and_in_order(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    async with FaultProxy(redis_server.port, after=_moved) as proxy:
+        await _lose_the_answers_of_moves(standalone, proxy, PAYLOADS[:3])
+        await standalone.publish(PAYLOADS[3])
+        assert (await standalone.read()).staging == 3
+        received = await receive(standalone.consumer("other"))
+        assert [one.payload for one in received.deliveries] == PAYLOADS
+
+
+async def test_a_consumer_that_closes_gives_back_what_its_moves_left_in_staging(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    async with FaultProxy(redis_server.port, after=_moved) as proxy:
+        (consumer,) = await _lose_the_answers_of_moves(standalone, proxy, PAYLOADS[:1])
+        consumer.interrupt()
+        await consumer.close()
+        reading = await standalone.read()
+        assert (reading.ready, reading.staging) == (1, 0)
 
 
 async def test_what_others_recovered_meanwhile_is_dropped(
@@ -154,7 +206,7 @@ async def test_consuming_resumes_after_a_restart(
     await site.publish(*PAYLOADS)
     before = (await receive(consumer)).deliveries
     waiting = asyncio.create_task(consumer.receive(10))
-    await eventually(lambda: asyncio.to_thread(lambda: site.client.info("clients")["blocked_clients"] > 0))
+    await eventually(lambda: asyncio.to_thread(_blocked, site, 1))
     redis_appendonly.restart()
     with pytest.raises(BrokerUnavailableError):
         await asyncio.wait_for(waiting, PATIENCE)
