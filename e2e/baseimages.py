@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -19,7 +20,7 @@ from e2e.failure import SetupError
 from e2e.locations import IMAGE_RECIPES, cache_root
 from e2e.packages import ensure_packages
 from e2e.progress import Progress
-from e2e.versions import DEBIAN_MIRROR, DEBIAN_SUITE, PUBLISHED_BROKER_IMAGE, PUBLISHED_PYTHON_IMAGE
+from e2e.versions import DEBIAN_SUITE, PUBLISHED_BROKER_IMAGE, PUBLISHED_PYTHON_IMAGE
 
 REGISTRY_SECONDS = 4.0
 PULL_SECONDS = 600.0
@@ -118,9 +119,8 @@ def debian_recipe() -> cache.Recipe:
         "debian",
         (
             ("suite", DEBIAN_SUITE),
-            ("mirror", DEBIAN_MIRROR),
             ("architecture", golang.architecture()),
-            ("recipe", "2"),
+            ("recipe", "3"),
         ),
     )
 
@@ -144,18 +144,20 @@ def _debootstrap(folder: Path, progress: Progress) -> None:
     root = folder / "rootfs"
     with progress.step(f"making a minimal Debian {DEBIAN_SUITE} file system with debootstrap", "1 min"):
         try:
-            run(["debootstrap", "--variant=minbase", DEBIAN_SUITE, root, DEBIAN_MIRROR], timeout=1200)
+            run(["debootstrap", "--variant=minbase", DEBIAN_SUITE, root], timeout=1200)
         finally:
             # Killed half way, it leaves the kernel's file systems mounted in a folder that goes now.
             for name in ("proc", "sys"):
                 run(["umount", root / name], check=False)
-        sources = [
-            f"deb {DEBIAN_MIRROR} {DEBIAN_SUITE} main",
-            f"deb {DEBIAN_MIRROR} {DEBIAN_SUITE}-updates main",
-        ]
-        security = DEBIAN_MIRROR.replace("/debian", "/debian-security")
-        sources.append(f"deb {security} {DEBIAN_SUITE}-security main")
-        (root / "etc/apt/sources.list").write_text("\n".join(sources) + "\n")
+        # debootstrap wrote the mirror that it used; updates and security fixes come from the same place.
+        sources = root / "etc/apt/sources.list"
+        mirror = sources.read_text().split()[1]
+        security = re.sub(r"/debian/?$", "/debian-security", mirror)
+        sources.write_text(
+            f"deb {mirror} {DEBIAN_SUITE} main\n"
+            f"deb {mirror} {DEBIAN_SUITE}-updates main\n"
+            f"deb {security} {DEBIAN_SUITE}-security main\n"
+        )
         excluded = ("usr/share/doc", "usr/share/man", "usr/share/locale")
         (root / "etc/dpkg/dpkg.cfg.d/small").write_text(
             "".join(f"path-exclude=/{name}/*\n" for name in excluded)

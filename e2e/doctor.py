@@ -67,7 +67,10 @@ def _go() -> Finding:
             return Finding("go", True, f"{path}, {version}")
         if golang.parse_version(version) >= golang.SWITCHES_SINCE:
             return Finding("go", True, f"{path}, {version}, which fetches go{GO_TOOLCHAIN} when needed")
-    return Finding("go", True, f"go{GO_TOOLCHAIN} is fetched from {golang.proxy()} when needed")
+        return Finding(
+            "go", True, f"{path}, {version}; it fetches the module of go{GO_TOOLCHAIN} when needed"
+        )
+    return _package("go", "building the programs of the cluster", "golang-go")
 
 
 def _tools() -> list[Finding]:

@@ -95,7 +95,14 @@ MODULES = {
             "helm",
             (("helm.sh/helm/v3/cmd/helm", "helm"),),
             "3 min",
-            (("helm.sh/helm/v3/internal/version.version", "v3.22.0"),),
+            (
+                ("helm.sh/helm/v3/internal/version.version", "v3.22.0"),
+                *(
+                    (f"helm.sh/helm/v3/pkg/{package}.k8sVersion{part}", number)
+                    for package in ("chartutil", "lint/rules")
+                    for part, number in zip(("Major", "Minor"), KUBERNETES[1:].split("."), strict=False)
+                ),
+            ),
         ),
     )
 }

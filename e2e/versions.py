@@ -12,7 +12,6 @@ PUBLISHED_PYTHON_IMAGE = "python:3.11-slim"
 PUBLISHED_BROKER_IMAGE = "redis:7.2-alpine"
 
 DEBIAN_SUITE = "bookworm"
-DEBIAN_MIRROR = "http://deb.debian.org/debian"
 
 # Fetched as a Go module where no Go, or one from before toolchain switching (1.21), is installed.
 # The hashes are those of the public checksum database (`h1:`, over the zip's files).

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import io
 import json
 import subprocess
 import sys
-import zipfile
 
 import pytest
 import yaml
@@ -52,20 +48,6 @@ def test_pods_of_a_node_get_addresses_of_its_own_range() -> None:
 )
 def test_go_versions_are_compared_as_numbers(text: str, expected: tuple[int, ...]) -> None:
     assert golang.parse_version(text) == expected
-
-
-def test_a_module_zip_has_the_hash_of_the_checksum_database() -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("m@v1/b.go", "package b\n")
-        archive.writestr("m@v1/a.go", "package a\n")
-    lines = "".join(
-        f"{hashlib.sha256(content).hexdigest()}  m@v1/{name}\n"
-        for name, content in (("a.go", b"package a\n"), ("b.go", b"package b\n"))
-    )
-    expected = "h1:" + base64.b64encode(hashlib.sha256(lines.encode()).digest()).decode()
-    with zipfile.ZipFile(packed) as archive:
-        assert golang.module_hash(archive) == expected
 
 
 @pytest.mark.parametrize(
