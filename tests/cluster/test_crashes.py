@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -10,7 +12,7 @@ from e2e.fixtures import wait_until
 from tests.cluster.operators import OperatorProcess
 from tests.cluster.story import SOON, Story, event_payloads, queueworker, with_version
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 
 
 def test_a_change_survives_the_operators_death_at_every_step(
@@ -92,3 +94,30 @@ def test_a_stop_lets_the_next_one_in_at_once(operator_process: OperatorProcess, 
     story.given_ready(queueworker(story.given_broker(), replicas=1))
     assert operator_process.stop() == 0
     assert story.kubectl.json("get", "lease", "queueworker-operator")["spec"]["holderIdentity"] == ""
+
+
+def test_health_and_metrics_tell_what_is_true(operator_process: OperatorProcess, story: Story) -> None:
+    story.given_ready(queueworker(story.given_broker(), replicas=1))
+    started = next(json.loads(row) for row in operator_process.log.splitlines() if "health_port" in row)
+    address = f"http://127.0.0.1:{started['health_port']}"
+
+    def get(path: str) -> tuple[int, str]:
+        try:
+            with urlopen(f"{address}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    assert get("/livez") == (200, "ok\n")
+    assert get("/readyz") == (200, "ok\n")
+    metrics = dict(row.rsplit(" ", 1) for row in get("/metrics")[1].splitlines() if not row.startswith("#"))
+    assert float(metrics["queueworker_operator_lease_held"]) == 1
+    assert float(metrics["queueworker_operator_queueworkers"]) == 1
+    assert float(metrics['queueworker_operator_reconcile_total{result="changed"}']) >= 1
+    assert float(metrics["queueworker_operator_last_list_age_seconds"]) < 60
+
+    lease = story.kubectl.json("get", "lease", "queueworker-operator")
+    lease["spec"] |= {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
+    wait_until(lambda: get("/readyz") == (503, "the Lease is not held\n"), "it is not ready", SOON)
+    assert get("/livez")[0] == 200, "a restart would not bring the Lease back"

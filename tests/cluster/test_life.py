@@ -17,7 +17,7 @@ from tests.cluster.story import (
     with_version,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 
 
 def test_workers_consume_and_follow_the_scale_subresource(installed: Installed, story: Story) -> None:

@@ -11,7 +11,7 @@ from e2e.fixtures import wait_until
 from tests.cluster.operators import Installed
 from tests.cluster.story import NAME, SOON, Story, event_payloads, queueworker
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 
 #: The chart's operator lists everything this often.
 RESYNC_SECONDS = 15.0

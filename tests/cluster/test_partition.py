@@ -14,7 +14,7 @@ from e2e.progress import plain
 from tests.cluster.operators import HOME, install
 from tests.cluster.story import LONG, SOON, Story, event_payloads, queueworker
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 
 def _ready(kubectl: Kubectl, node: str) -> str:

@@ -11,7 +11,7 @@ from e2e.fixtures import Helm, Kubectl, wait_until
 from tests.cluster.operators import Installed, install, resting
 from tests.cluster.story import NAME, SOON, Story, queueworker, with_version
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 
 
 def _whole_life(story: Story, operator: Installed) -> None:
@@ -23,6 +23,8 @@ def _whole_life(story: Story, operator: Installed) -> None:
     story.kubectl("scale", f"queueworker/{NAME}", "--replicas=0")
     wait_until(lambda: not story.pods(), "scaled to nothing", SOON)
     story.kubectl("delete", "queueworker", NAME, "--timeout=90s")
+    (pod,) = operator.kubectl.json("get", "pods")["items"]
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
     forbidden = [line for line in operator.log().splitlines() if "cannot" in line and "forbidden" in line]
     assert not forbidden, forbidden[:3]
 

@@ -8,7 +8,7 @@ from e2e.fixtures import wait_until
 from tests.cluster.operators import Installed
 from tests.cluster.story import SOON, Story, event_payloads, queueworker
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 
 
 def test_a_deleted_pod_finishes_what_runs_and_gives_back_the_rest(installed: Installed, story: Story) -> None:

@@ -10,7 +10,7 @@ from e2e.fixtures import wait_until
 from tests.cluster.operators import Installed
 from tests.cluster.story import LONG, Body, Story, event_payloads, queueworker, with_version
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420, func_only=True)]
 
 
 def test_a_secret_that_does_not_fit_is_named_until_it_does(installed: Installed, story: Story) -> None:

@@ -56,6 +56,14 @@ class SupersededError(Exception):
     """A child carries a later epoch than ours: another operator acts, and this one has to stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A Deployment that was found as we made it: which one, and its generation then."""
+
+    uid: str
+    generation: int
+
+
 @dataclass(slots=True)
 class Executor:
     """Does what the plan of one pass says. Made anew for each pass."""
@@ -81,36 +89,34 @@ class Executor:
         for action in actions:
             await self._do(action)
 
-    async def put_back(self, verified: dict[str, int]) -> None:
+    async def put_back(self, verified: Verified | None) -> Verified | None:
         """Undo what somebody else changed in the template or the labels of the target's Deployment.
 
-        `verified` remembers, by uid, the generation at which a child was last found as we made it, so that a
-        child nobody touched costs nothing. A child that another version of the operator rendered is left as
+        `verified` says when that was last found as we made it, so that a child nobody touched costs nothing;
+        the answer is what to pass next time. A child that another version of the operator rendered is left as
         it is: a template is never changed under running pods.
         """
         target = self.look.target
         child = self.look.children.get(target.deployment) if target else None
         if target is None or child is None or child.facts.conflict or not child.facts.owned:
-            return
-        generation = int(child.body["metadata"]["generation"])
-        if verified.get(child.uid) == generation and not child.mislabelled:
-            return
+            return verified
+        now = Verified(child.uid, int(child.body["metadata"]["generation"]))
+        if verified == now and not child.mislabelled:
+            return verified
         ours = render(self.resource.metadata, target, child.facts.desired, child.epoch)
         rendered = annotations_of(child.body).get(ANNOTATION_RENDERED)
         if rendered not in (None, ours["metadata"]["annotations"][ANNOTATION_RENDERED]):
-            verified[child.uid] = generation
-            return
+            return now
         path = deployments(self.resource.metadata.namespace, target.deployment)
-        ours["metadata"]["resourceVersion"] = child.resource_version
         try:
             would_be = await self.api.apply(path, ours, dry_run=True)
         except RefusedError as error:
             log.warning("cannot be put back", extra={"deployment": target.deployment, "error": error.message})
-            verified[child.uid] = generation
-            return
+            return now
         if would_be["spec"] == child.body["spec"] and not child.mislabelled:
-            verified[child.uid] = generation
-            return
+            return now
+        if self._versions.get(child.uid):
+            return verified  # this pass wrote it: what was compared is out of date, the next pass sees more
         log.info("puts back what somebody changed", extra={"deployment": target.deployment})
         await self._stamp_children()
         ours["metadata"]["annotations"][ANNOTATION_EPOCH] = str(self.lease.epoch)
@@ -118,7 +124,7 @@ class Executor:
         self._permit()
         written = await self.api.apply(path, ours)
         self._wrote(child, written)
-        verified[child.uid] = int(written["metadata"]["generation"])
+        return Verified(child.uid, int(written["metadata"]["generation"]))
 
     async def _do(self, action: Action) -> None:
         match action:

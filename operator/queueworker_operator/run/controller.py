@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from queueworker_operator.act.children import render
-from queueworker_operator.act.executor import Executor, SupersededError
+from queueworker_operator.act.executor import Executor, SupersededError, Verified
 from queueworker_operator.api.parse import NotAQueueWorkerError, parse
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.apiserver import (
@@ -56,7 +56,7 @@ class Controller:
         self._checks = BrokerChecks(clock)
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
-        self._verified: dict[str, int] = {}
+        self._verified: dict[Key, Verified | None] = {}
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
         self.last_event = -math.inf
@@ -114,6 +114,7 @@ class Controller:
                     if self._queue is not None:
                         self._queue.add(key)
                 self._refusals = {k: r for k, r in self._refusals.items() if k in keys}
+                self._verified = {k: v for k, v in self._verified.items() if k in keys}
             await asyncio.sleep(self._resync_seconds)
 
     async def _list(self) -> set[Key]:
@@ -132,7 +133,7 @@ class Controller:
         if body is None:
             return None
         try:
-            resource = parse({**body, "apiVersion": body["apiVersion"]})
+            resource = parse(body)
         except NotAQueueWorkerError as error:
             log.error("cannot be read", extra={"queueworker": str(key), "error": str(error)})
             return None
@@ -149,7 +150,7 @@ class Controller:
         try:
             await executor.run(decided.actions)
             if isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None:
-                await executor.put_back(self._verified)
+                self._verified[key] = await executor.put_back(self._verified.get(key))
         except (ConflictError, LeaseLostError, SupersededError) as error:
             self._metrics.passes.labels("conflict").inc()
             log.debug("once more", extra={"queueworker": str(key), "error": str(error)})
@@ -169,7 +170,9 @@ class Controller:
 
     def _failed(self, key: Key, error: Exception, delay: float) -> None:
         fields: dict[str, Any] = {"queueworker": str(key), "retry_seconds": round(delay, 1)}
-        if isinstance(error, (UnavailableError, TimeoutError)):
+        if isinstance(error, TryAgain):
+            log.warning("conflicts again and again: %s", error.__cause__, extra=fields)
+        elif isinstance(error, (UnavailableError, TimeoutError)):
             self._metrics.passes.labels("unavailable").inc()
             log.warning("a pass could not be finished: %s", error or "its deadline passed", extra=fields)
         elif isinstance(error, ApiError):

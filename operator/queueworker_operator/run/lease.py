@@ -91,6 +91,7 @@ class Lease:
             try:
                 holder = await self._try_to_take(started)
             except (ConflictError, AlreadyExistsError):
+                await asyncio.sleep(RETRY_SECONDS / 10)
                 continue
             except (UnavailableError, ApiError) as error:
                 log.warning("the Lease cannot be read or taken: %s", error)

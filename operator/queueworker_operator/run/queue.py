@@ -36,7 +36,10 @@ OnFailure = Callable[[Key, Exception, float], None]
 CONCURRENCY = 16
 PASS_SECONDS = 60.0
 BACKOFF_SECONDS, BACKOFF_LIMIT = 1.0, 300.0
-AGAIN_SECONDS = 0.3
+#: After a conflict; twice as long for each further one in a row, up to the limit.
+AGAIN_SECONDS, AGAIN_LIMIT = 0.3, 30.0
+#: So many conflicts in a row are no coincidence, and are told like a failure.
+AGAIN_TOLD = 8
 #: A report of a key that fails does not wait for the whole backoff, but never makes it spin either.
 REPORTED_AFTER_FAILURE_SECONDS = 1.0
 
@@ -49,6 +52,7 @@ class _Entry:
     #: Reported during its pass.
     again: bool = False
     failures: int = 0
+    conflicts: int = 0
     failed_at: float = field(default=float("-inf"))
 
 
@@ -141,16 +145,22 @@ class WorkQueue:
         try:
             async with asyncio.timeout(self._pass_seconds):
                 delay = await self._work(key)
-        except TryAgain:
-            return AGAIN_SECONDS * (0.5 + self._jitter())
+        except TryAgain as conflict:
+            entry.conflicts += 1
+            exponential = min(AGAIN_SECONDS * 2.0 ** min(entry.conflicts - 1, 16), AGAIN_LIMIT)
+            delay = exponential * (0.5 + self._jitter())
+            if entry.conflicts % AGAIN_TOLD == 0:
+                self._on_failure(key, conflict, delay)
+            return delay
         except Exception as error:
+            entry.conflicts = 0
             entry.failures += 1
             entry.failed_at = asyncio.get_running_loop().time()
             exponential = self._backoff_seconds * 2.0 ** min(entry.failures - 1, 16)
             delay = min(exponential, BACKOFF_LIMIT) * (0.5 + self._jitter() / 2)
             self._on_failure(key, error, delay)
             return delay
-        entry.failures, entry.failed_at = 0, float("-inf")
+        entry.failures, entry.conflicts, entry.failed_at = 0, 0, float("-inf")
         return delay
 
     def _finish(self, key: Key, entry: _Entry, delay: float | None) -> None:
