@@ -11,6 +11,7 @@ import redis
 
 from tests.brokers.fault_proxy import Fault, FaultProxy, Rule, Seen
 from tests.brokers.site import CALM, HASTY, PATIENCE, Site, eventually, receive, settle
+from tests.brokers.test_redis_claims import envelope, push
 from tests.services import EmbeddedRedis
 from worker_runtime.brokers.base import Action, BrokerUnavailableError, Consumer, Outcome
 from worker_runtime.brokers.redis import scripts
@@ -55,6 +56,18 @@ async def test_one_lost_answer_while_receiving_is_made_good(
     reading = await standalone.read()
     assert (reading.success, reading.private, len(reading.reservations)) == (4, 0, 0)
     assert reading.ledger["r1"].claimed == 4
+
+
+async def test_twins_stay_apart_when_the_answer_to_their_claim_is_lost(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    push(standalone, envelope("twin", b"1"), envelope("twin", b"2"))
+    async with FaultProxy(redis_server.port, before=once("claim", Fault.CUT_AFTER)) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        deliveries = (await receive(consumer)).deliveries
+        assert sorted(one.payload for one in deliveries) == [b"1", b"2"]
+        assert await settle(consumer, deliveries, Action.COMMIT) == [Outcome.COMMITTED] * 2
+    assert (await standalone.read()).private == 0
 
 
 @pytest.mark.parametrize("name", ["reserve", "claim"])
