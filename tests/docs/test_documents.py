@@ -128,7 +128,7 @@ def run_documented(words: list[str], document: Path, environment: dict[str, str]
 def runs_until_it_is_told_to_stop(
     words: list[str], environment: dict[str, str], tmp_path: Path, said: str
 ) -> None:
-    """Start it, wait until it reports that workers receive, stop it as Ctrl-C does: exit code 0."""
+    """Start it, wait until it reports that a worker consumes, stop it as Ctrl-C does: exit code 0."""
     if words[1] == "up" and "--state-dir" not in words:
         words = [*words, "--state-dir", str(tmp_path)]
     process = subprocess.Popen(
@@ -139,7 +139,7 @@ def runs_until_it_is_told_to_stop(
     try:
         for text in process.stdout:
             seen.append(text)
-            if "receiving" in text or "Ready=True" in text:
+            if "consumes with" in text or "Ready=True" in text:
                 break
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=90)
