@@ -48,12 +48,12 @@ async def fill(url: str, count: int) -> float:
 
 
 def cpu_of(client: redis.Redis) -> float:
-    info: dict[str, Any] = client.info("cpu")  # type: ignore[assignment]
+    info: dict[str, Any] = client.info("cpu")
     return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
 def requests_of(client: redis.Redis) -> int:
-    info: dict[str, Any] = client.info("commandstats")  # type: ignore[assignment]
+    info: dict[str, Any] = client.info("commandstats")
     return sum(stats["calls"] for name, stats in info.items() if name.startswith("cmdstat_evalsha"))
 
 
@@ -80,13 +80,13 @@ def measure(server: EmbeddedRedis, count: int, coroutines: int, prefetch: int) -
     )
     try:
         deadline = time.monotonic() + WATCHDOG
-        while not int(client.get(success) or 0):  # type: ignore[arg-type]
+        while not int(client.get(success) or 0):
             assert worker.poll() is None, "the worker ended early"
             assert time.monotonic() < deadline, "no first commit"
             time.sleep(0.001)
         first, server_first = time.perf_counter(), cpu_of(client)
-        already, requests = int(client.get(success) or 0), requests_of(client)  # type: ignore[arg-type]
-        while int(client.get(success) or 0) < count:  # type: ignore[arg-type]
+        already, requests = int(client.get(success) or 0), requests_of(client)
+        while int(client.get(success) or 0) < count:
             assert time.monotonic() < deadline, "the run is stuck"
             time.sleep(0.005)
         seconds = time.perf_counter() - first

@@ -52,7 +52,6 @@ class Progressing:
     published: int = 0
     stage: str = "starting"
     reading: QueueReading | None = None
-    by_version: dict[str, int] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -111,12 +110,10 @@ def line(progress: Progressing) -> str:
 async def show(progress: Progressing, console: Console, url: str, state_dir: Path) -> None:
     """Read the broker and the operator twice a second and draw, until cancelled."""
     inspector = broker_from_url(url, NAMESPACE).inspector()
-    totals = Redis.from_url(url, decode_responses=True)
 
     async def look() -> None:
         progress.state = read_state(state_dir)
         progress.reading = await inspector.read(QUEUE)
-        progress.by_version = {k: int(v) for k, v in (await totals.hgetall(BY_VERSION)).items()}
 
     try:
         if console.is_terminal:
@@ -131,7 +128,6 @@ async def show(progress: Progressing, console: Console, url: str, state_dir: Pat
             await asyncio.sleep(1)
     finally:
         await inspector.close()
-        await totals.aclose()
 
 
 async def publish(progress: Progressing, url: str, events: Sequence[bytes], change: asyncio.Event) -> None:
@@ -164,26 +160,30 @@ def tail(log: Path, lines: int = 25) -> str:
     return "The last lines of its log:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
+async def stored(url: str) -> list[dict[str, str]]:
+    """What the jobs wrote: how often each event was handled, its row, and the count of each version."""
+    store = Redis.from_url(url)
+    tables: list[Any] = [await store.hgetall(name) for name in (HANDLED, EVENTS, BY_VERSION)]
+    await store.aclose()
+    return [{key.decode(): value.decode() for key, value in table.items()} for table in tables]
+
+
 async def summary(progress: Progressing, url: str, events: Sequence[bytes], console: Console) -> bool:
     """Add up on the broker and in the store; true if nothing is missing."""
     inspector = broker_from_url(url, NAMESPACE).inspector()
     reading = await inspector.read(QUEUE)
     await inspector.close()
-    store = Redis.from_url(url, decode_responses=True)
-    handled = {k: int(v) for k, v in (await store.hgetall(HANDLED)).items()}
-    rows = await store.hgetall(EVENTS)
-    by_version = await store.hgetall(BY_VERSION)
-    await store.aclose()
+    handled, rows, by_version = await stored(url)
 
     wanted: Counter[str] = Counter()
     for event in map(json.loads, events):
         wanted[f"{event['project']}/{event['metric']}"] += event["value"]
     counted: Counter[str] = Counter()
     for row in rows.values():
-        key, value = row.rsplit(" ", 1)
+        key, _, value = row.rpartition(" ")
         counted[key] += int(value)
     committed = sum(row.committed for row in reading.ledger.values())
-    duplicates = sum(count - 1 for count in handled.values())
+    duplicates = sum(int(count) - 1 for count in handled.values())
     left = reading.ready + reading.private + reading.processing + reading.dead
     good = committed == progress.published == len(events) and reading.failed == left == reading.poison == 0
     good = good and wanted == counted and reading.private == 0
