@@ -67,10 +67,11 @@ local function revision_of(token)
   return string.match(token, '^(%S+) ') or token
 end
 
--- Job keys are declared whole in KEYS; the pid is what follows the prefix of `skip` bytes.
-local function pids_of(first, skip)
+-- Job keys are declared whole in KEYS; the pid is what follows the prefix of `skip` bytes. They reach to the
+-- end unless `count` says how many there are.
+local function pids_of(first, skip, count)
   local pids = {}
-  for i = first, #KEYS do
+  for i = first, count and first + count - 1 or #KEYS do
     pids[#pids + 1] = string.sub(KEYS[i], skip + 1)
   end
   return pids

@@ -7,19 +7,29 @@
 --       5 stats total
 --       6 stats processing
 --       7 ledger hash
---       8.. job keys of the candidates (hints: everything is looked up again here)
+--       8 takeovers hash (pid -> how often its owner was lost)
+--       9 dead list
+--       10 stats failed
+--       11.. job keys of the candidates (hints: everything is looked up again here)
+--       after them their reason keys
 -- ARGV  1 length of the job keys' prefix; what follows is the pid
 --       2 age in milliseconds after which a processing entry without a token counts as left behind
---       3.. for each candidate the second in which it was published, or "" to leave it alone without a token
--- Returns {recovered, dropped}: payloads that went back to the head of ready, first candidate foremost, and
--- entries that were cleared because their record is gone.
+--       3 the takeover that a message does not survive, 0 for none
+--       4 milliseconds to keep the record of a message that did not, 0 for ever
+--       5 milliseconds to keep its reason
+--       6 milliseconds after which takeovers are forgotten when there was none since
+--       7.. for each candidate the second in which it was published, or "" to leave it alone without a token
+-- Returns {recovered, dropped, dead}: payloads that went back to the head of ready, first candidate foremost,
+-- entries that were cleared because their record is gone, and messages that went to the dead list because
+-- they lost too many owners.
 -- Missing liveness means expired. The old token dies; the old revision is booked as taken over.
 
-local pids = pids_of(8, tonumber(ARGV[1]))
-local fault = types_fault({KEYS[1], 'hash', KEYS[2], 'zset', KEYS[3], 'list', KEYS[4], 'list'})
-  or counters_fault({KEYS[5], KEYS[6]})
+local total = #ARGV - 6
+local pids = pids_of(11, tonumber(ARGV[1]), total)
+local fault = types_fault({KEYS[1], 'hash', KEYS[2], 'zset', KEYS[3], 'list', KEYS[4], 'list', KEYS[8], 'hash', KEYS[9], 'list'})
+  or counters_fault({KEYS[5], KEYS[6], KEYS[10]})
 if fault then return fault end
-if #pids == 0 then return {0, 0} end
+if total == 0 then return {0, 0, 0} end
 
 local now, age = now_ms(), tonumber(ARGV[2])
 local owners = redis.call('HMGET', KEYS[1], unpack(pids))
@@ -37,7 +47,7 @@ for i = 1, #pids do
       end
     else
       stale[#stale + 1] = pid
-      local published = tonumber(ARGV[2 + i])
+      local published = tonumber(ARGV[6 + i])
       if published and now - published * 1000 >= age then legacy[#legacy + 1] = i end
     end
   end
@@ -53,14 +63,23 @@ if fault then return fault end
 
 -- The first writes only free memory, so that a full server can still be recovered.
 if #stale > 0 then redis.call('ZREM', KEYS[2], unpack(stale)) end
-local gone, head, dropped, left = {}, {}, 0, 0
+local gone, head, dead, dropped, left = {}, {}, {}, 0, 0
+local survived, over, limit = {}, {}, tonumber(ARGV[3])
 local function give_back(i)
-  local raw = redis.call('MGET', KEYS[7 + i])[1]
-  if raw then
-    gone[#gone + 1] = KEYS[7 + i]
+  local pid = pids[i]
+  local raw = redis.call('MGET', KEYS[10 + i])[1]
+  local times = (tonumber(redis.call('HGET', KEYS[8], pid) or 0) or 0) + 1
+  if raw and limit > 0 and times >= limit then
+    dead[#dead + 1] = {i, times, owners[i] or ''}
+    over[#over + 1] = pid
+  elseif raw then
+    gone[#gone + 1] = KEYS[10 + i]
     head[#head + 1] = raw
+    survived[#survived + 1] = pid
+    survived[#survived + 1] = whole(times)
   else
     dropped = dropped + 1
+    over[#over + 1] = pid
   end
   left = left + 1
 end
@@ -76,12 +95,24 @@ for n = #expired, 1, -1 do
   redis.call('LREM', KEYS[4], 1, pids[i])
   give_back(i)
 end
-if left == 0 then return {0, 0} end
+if left == 0 then return {0, 0, 0} end
+if #over > 0 then redis.call('HDEL', KEYS[8], unpack(over)) end
 if #gone > 0 then
   redis.call('DEL', unpack(gone))
   redis.call('RPUSH', KEYS[3], unpack(head))
   redis.call('DECRBY', KEYS[5], #gone)
+  redis.call('HSET', KEYS[8], unpack(survived))
+  redis.call('PEXPIRE', KEYS[8], ARGV[6])
 end
+for n = #dead, 1, -1 do
+  local i, times, token = unpack(dead[n])
+  redis.call('LPUSH', KEYS[9], pids[i])
+  if tonumber(ARGV[4]) > 0 then redis.call('PEXPIRE', KEYS[10 + i], ARGV[4]) end
+  local detail = cjson.encode({'lost its owner ' .. whole(times) .. ' times, the last was ' .. token})
+  local why = '{"at":' .. whole(now) .. ',"why":"crash-loop","detail":' .. string.sub(detail, 2, -2) .. '}'
+  redis.call('SET', KEYS[10 + total + i], why, 'PX', ARGV[5])
+end
+if #dead > 0 then redis.call('INCRBY', KEYS[10], #dead) end
 redis.call('DECRBY', KEYS[6], left)
 for i = 1, #fields do redis.call('HINCRBY', KEYS[7], fields[i], amounts[i]) end
-return {#gone, dropped}
+return {#gone, dropped, #dead}

@@ -18,5 +18,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     skipped = [report.nodeid for report in reporter.stats.get("skipped", [])] if reporter else []
     unexpected = [node for node in skipped if not node.startswith(tuple(EXPECTED_SKIPS) or ("\0",))]
     if unexpected and exitstatus == pytest.ExitCode.OK:
-        reporter.write_line("Skipped although nothing says that it may be: " + ", ".join(unexpected), red=True)
+        reporter.write_line(
+            "Skipped although nothing says that it may be: " + ", ".join(unexpected), red=True
+        )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -143,6 +143,13 @@ def encode_envelope(pid: str, queue: str, timestamp: int, payload: bytes) -> byt
     )
 
 
+def retry_envelope(queue: str, payload: bytes, attempts: int) -> tuple[bytes, bytes]:
+    """The two parts of a retry's envelope around the number of its timestamp, which the server writes: a
+    fresh pid and the very bytes of the payload. `attempts` are the tries so far, the failed one included."""
+    head = b'{"pid":"%b","queue":%b,"timestamp":' % (new_pid().encode(), msgspec.json.encode(queue))
+    return head, b',"payload":%b,"attempts":%d}' % (payload, attempts)
+
+
 def check_payload(payload: bytes) -> None:
     """Raise PayloadRefusedError unless these bytes are one JSON value of acceptable size."""
     if len(payload) > MAX_PAYLOAD_BYTES:

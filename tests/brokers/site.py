@@ -14,6 +14,7 @@ from worker_runtime.brokers.base import (
     Broker,
     Consumer,
     Delivery,
+    Maintenance,
     Outcome,
     QueueReading,
     Received,
@@ -52,9 +53,18 @@ class Site:
         return self._keep(self.broker(timing, url).consumer("q", WorkerIdentity(revision, worker)))
 
     def renewer(
-        self, worker: str = "w1", revision: str = "r1", timing: Timing = CALM, url: str | None = None
+        self,
+        worker: str = "w1",
+        revision: str = "r1",
+        timing: Timing = CALM,
+        url: str | None = None,
+        max_takeovers: int = 10,
     ) -> Renewer:
-        return self._keep(self.broker(timing, url).renewer("q", WorkerIdentity(revision, worker)))
+        identity = WorkerIdentity(revision, worker)
+        return self._keep(self.broker(timing, url).renewer("q", identity, max_takeovers=max_takeovers))
+
+    def maintenance(self, timing: Timing = CALM, url: str | None = None) -> Maintenance:
+        return self._keep(self.broker(timing, url).maintenance())
 
     async def publish(self, *payloads: bytes) -> Sequence[str]:
         publisher = self.broker().publisher()

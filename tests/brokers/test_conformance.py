@@ -10,7 +10,7 @@ import re
 import pytest
 
 from tests.brokers.site import CALM, HASTY, PATIENCE, Site, eventually, receive, settle
-from worker_runtime.brokers.base import Action, Outcome, PayloadRefusedError
+from worker_runtime.brokers.base import Action, Outcome, PayloadRefusedError, Settlement, Swept
 
 
 def numbered(count: int) -> list[bytes]:
@@ -102,6 +102,73 @@ async def test_reject(site: Site) -> None:
     assert await settle(consumer, received.deliveries, Action.REJECT) == [Outcome.REJECTED]
     reading = await site.read()
     assert (reading.failed, reading.success, reading.processing, reading.private) == (1, 0, 0, 0)
+
+
+async def test_a_retry_is_a_new_message_with_the_same_bytes(site: Site) -> None:
+    payload = b'{"a":[ ],"b":{},"c":1.0,"d":"\\u00e9\xc3\xa9\\/"}'
+    await site.publish(payload)
+    consumer, renewer = site.consumer(), site.renewer()
+    for attempts in range(3):
+        [delivery] = (await receive(consumer)).deliveries
+        assert (delivery.payload, delivery.attempts) == (payload, attempts)
+        assert await settle(consumer, [delivery], Action.RETRY) == [Outcome.REJECTED]
+        reading = await site.read()
+        assert (reading.delayed, reading.owned, reading.ready, reading.failed) == (1, 0, 0, 0)
+        assert (await renewer.promote()).moved == 1
+    [last] = (await receive(consumer)).deliveries
+    assert last.pid != delivery.pid
+    await settle(consumer, [last], Action.COMMIT)
+    reading = await site.read()
+    assert (reading.success, reading.private, reading.ready) == (1, 0, 0)
+    row = reading.ledger["r1"]
+    assert (row.claimed, row.committed, row.rejected) == (4, 1, 3)
+
+
+async def test_a_retry_waits_for_its_time(site: Site) -> None:
+    await site.publish(b"1", b"2")
+    consumer, renewer = site.consumer(), site.renewer()
+    one, two = (await receive(consumer)).deliveries
+    outcomes: list[Outcome] = []
+    settlements = [Settlement(one, Action.RETRY, delay=600), Settlement(two, Action.RETRY, delay=0.3)]
+    await consumer.settle(settlements, lambda _, outcome, __: outcomes.append(outcome))
+    assert outcomes == [Outcome.REJECTED] * 2
+    moved = 0
+
+    async def one_has_come() -> bool:
+        nonlocal moved
+        promoted = await renewer.promote()
+        moved += promoted.moved
+        assert promoted.next_due is not None
+        return moved > 0 and promoted.next_due > 500
+
+    await eventually(one_has_come)
+    assert moved == 1
+    assert [each.payload for each in (await receive(consumer)).deliveries] == [b"2"]
+    assert await site.maintenance().promote("q", everything=True) == 1
+    assert (await renewer.promote()).next_due is None
+
+
+async def test_dead_letters_and_failed_messages_keep_payload_and_reason(site: Site) -> None:
+    await site.publish(b'{"n" : 1}', b"2")
+    consumer = site.consumer("w7", "r9")
+    one, two = (await receive(consumer)).deliveries
+    settlements = [
+        Settlement(one, Action.DEAD, "ValueError: \u00e9\n", why="exhausted"),
+        Settlement(two, Action.REJECT, "KeyError"),
+    ]
+    outcomes: list[Outcome] = []
+    await consumer.settle(settlements, lambda _, outcome, __: outcomes.append(outcome))
+    assert outcomes == [Outcome.REJECTED] * 2
+    maintenance = site.maintenance()
+    [dead] = await maintenance.retained("q")
+    assert (dead.pid, dead.payload, dead.attempts) == (one.pid, b'{"n" : 1}', 0)
+    assert (dead.why, dead.reason) == ("exhausted", "ValueError: \u00e9\n")
+    assert dead.at is not None
+    [failed] = await maintenance.retained("q", dead=False)
+    assert (failed.pid, failed.why, failed.reason) == (two.pid, "handler", "KeyError")
+    reading = await site.read()
+    assert (reading.dead, reading.failed, reading.private) == (1, 1, 0)
+    assert reading.ledger["r9"].rejected == 2
 
 
 async def test_released_work_comes_back_first_and_in_order(site: Site) -> None:
@@ -263,3 +330,52 @@ async def test_the_reading_says_where_everything_is(site: Site) -> None:
         1,
         1,
     )
+
+
+async def test_the_retry_sweep_publishes_failed_messages_again_oldest_first(site: Site) -> None:
+    await site.publish(*numbered(450))
+    consumer = site.consumer()
+    deliveries = (await receive(consumer, 1000)).deliveries
+    await settle(consumer, deliveries, Action.REJECT)
+    maintenance = site.maintenance()
+    assert await maintenance.retry("q", limit=3) == Swept(retried=3, kept=197)
+    steps: list[Swept] = []
+    assert await maintenance.retry("q", on_step=steps.append) == Swept(retried=447)
+    assert len(steps) > 1
+    assert steps[-1] == Swept(retried=447)
+    again = (await receive(consumer, 1000)).deliveries
+    assert [one.payload for one in again] == numbered(450)
+    assert {one.attempts for one in again} == {1}
+    assert not {one.pid for one in again} & {one.pid for one in deliveries}
+    reading = await site.read()
+    assert (reading.failed, reading.dead, reading.owned) == (0, 0, 450)
+
+
+async def test_sweeps_by_attempts(site: Site) -> None:
+    await site.publish(*numbered(6))
+    consumer, maintenance = site.consumer(), site.maintenance()
+    await settle(consumer, (await receive(consumer, 3)).deliveries, Action.REJECT)
+    await maintenance.retry("q")
+    await settle(consumer, (await receive(consumer, 6)).deliveries, Action.REJECT)
+    assert await maintenance.retry("q", max_attempts=1, limit=4) == Swept(retried=3, parked=1, kept=2)
+    assert await maintenance.park("q", max_attempts=2) == Swept(kept=2)
+    assert await maintenance.park("q", max_attempts=1) == Swept(parked=2)
+    assert (await site.read()).dead == 3
+    assert {one.why for one in await maintenance.retained("q")} == {"parked"}
+    assert await maintenance.retry("q", dead=True, max_attempts=1) == Swept(kept=3)
+    assert await maintenance.retry("q", dead=True) == Swept(retried=3)
+    attempts = [one.attempts for one in (await receive(consumer)).deliveries]
+    assert attempts == [1, 1, 1, 2, 2, 2]
+    with pytest.raises(ValueError, match="bound"):
+        await maintenance.park("q")
+
+
+async def test_concurrent_sweeps_publish_each_message_once(site: Site) -> None:
+    await site.publish(*numbered(900))
+    consumer = site.consumer()
+    await settle(consumer, (await receive(consumer, 1000)).deliveries, Action.REJECT)
+    sweepers = [site.maintenance() for _ in range(5)]
+    swept = await asyncio.gather(*(one.retry("q") for one in sweepers))
+    assert sum(one.retried for one in swept) == 900
+    assert sorted(one.payload for one in (await receive(consumer, 1000)).deliveries) == sorted(numbered(900))
+    assert (await site.read()).failed == 0

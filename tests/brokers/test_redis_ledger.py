@@ -21,7 +21,17 @@ async def test_the_books_balance_after_every_step(seed: int, standalone: Site) -
     walk = Walk(standalone, chance)
     for _ in range(80):
         await chance.choice(
-            [walk.publish, walk.receive, walk.receive, walk.settle, walk.settle, walk.expire, walk.junk]
+            [
+                walk.publish,
+                walk.receive,
+                walk.receive,
+                walk.settle,
+                walk.settle,
+                walk.expire,
+                walk.junk,
+                walk.promote,
+                walk.sweep,
+            ]
         )()
         await walk.check()
     for consumer, held in walk.workers.values():
@@ -38,7 +48,8 @@ class Walk:
         self.workers: dict[str, tuple[Consumer, list[Delivery]]] = {
             name: (site.consumer(name, revision, QUICK), []) for name, revision in WORKERS.items()
         }
-        self.renewer = site.renewer(timing=HASTY)
+        self.renewer = site.renewer(timing=HASTY, max_takeovers=3)
+        self.maintenance = site.maintenance()
 
     async def publish(self) -> None:
         count = self.chance.randint(1, 8)
@@ -69,10 +80,23 @@ class Walk:
             client.zadd(liveness, {pid: 1}) if self.chance.random() < 0.5 else client.zrem(liveness, pid)
         await self.renewer.recover()
 
+    async def promote(self) -> None:
+        await self.maintenance.promote("q", everything=self.chance.random() < 0.5)
+
+    async def sweep(self) -> None:
+        limit = self.chance.choice([None, 1, 3])
+        if self.chance.random() < 0.7:
+            most = self.chance.choice([None, 1, 2])
+            dead = self.chance.random() < 0.3
+            await self.maintenance.retry("q", limit=limit, max_attempts=most, dead=dead)
+        else:
+            await self.maintenance.park("q", limit=limit, max_attempts=1)
+
     async def check(self) -> None:
         reading = await self.site.read()
         committed, rejected = self.outcomes[Outcome.COMMITTED], self.outcomes[Outcome.REJECTED]
-        places = reading.ready + reading.private + reading.failed + reading.poison + reading.success
+        kept = reading.failed + reading.dead
+        places = reading.ready + reading.private + kept + reading.poison + reading.success
         assert places == self.published
         owned: Counter[str] = Counter()
         for worker, count in reading.owners.items():
@@ -81,12 +105,18 @@ class Walk:
             left = row.committed + row.rejected + row.released + row.taken_over + owned[revision]
             assert row.claimed == left, (revision, row, owned)
         assert sum(row.committed for row in reading.ledger.values()) >= committed
-        assert reading.failed == sum(row.rejected for row in reading.ledger.values())
-        assert rejected <= reading.failed
+        crash_loops = self._counter("failed") - sum(row.rejected for row in reading.ledger.values())
+        assert 0 <= crash_loops <= sum(row.taken_over for row in reading.ledger.values())
+        assert rejected <= self._counter("failed")
+        assert self._records() == kept + reading.owned, "a record for each message that has left the lists"
         assert reading.processing == reading.owned == self._counter("processing")
         gone_back = sum(row.released + row.taken_over for row in reading.ledger.values())
-        assert reading.total == sum(row.claimed for row in reading.ledger.values()) - gone_back
+        claimed = sum(row.claimed for row in reading.ledger.values())
+        assert reading.total == claimed - gone_back + crash_loops, "a crash loop ends as failed"
         assert sum(row.poisoned for row in reading.ledger.values()) == reading.poison
+
+    def _records(self) -> int:
+        return len(self.site.client.keys(f"{self.site.namespace}.jobs.q.*"))
 
     def _counter(self, name: str) -> int:
         return int(self.site.client.get(f"{self.site.namespace}.stats.q.{name}") or 0)

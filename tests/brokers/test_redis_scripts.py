@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +14,8 @@ from tests.brokers.test_redis_claims import envelope, push
 from tests.services import RedisCluster
 from worker_runtime.brokers.redis import scripts, transitions
 from worker_runtime.brokers.redis.scripts import Call
+from worker_runtime.brokers.redis.transitions import Candidate
+from worker_runtime.envelope import retry_envelope
 
 Runner = Callable[[Call], object]
 
@@ -19,30 +23,47 @@ Runner = Callable[[Call], object]
 def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     """One life of a queue that takes every transition through all of its writes, with what each answers."""
     keys, client = site.keys, site.client
-    push(site, *(envelope(f"p{n}") for n in range(7)), b"junk")
+    push(site, *(envelope(f"p{n}") for n in range(9)), b"junk")
     client.blmove(keys.ready, keys.staging, 1, "RIGHT", "LEFT")
     yield transitions.unstage(keys), 1
     client.blmove(keys.ready, keys.staging, 1, "RIGHT", "LEFT")
     yield transitions.reserve(keys, "gone", "r", 1, 0), None
     yield transitions.recover_reservation(keys, "gone"), 1
-    yield transitions.reserve(keys, "one", "r", 10, 60), None
+    yield transitions.reserve(keys, "one", "r", 20, 60), None
     deadline = client.zscore(keys.reservations, "one")
-    pids = [f"p{n}" for n in range(7)]
+    pids = [f"p{n}" for n in range(9)]
     # One pid has a record already, so that something stays in the reservation.
-    client.set(keys.job("p6"), "taken")
+    client.set(keys.job("p8"), "taken")
     call = transitions.claim(
-        keys, "one", b"%d" % deadline, "r w one", "r", 60, pids, [(7, b'{"reason":"json"}')]
+        keys, "one", b"%d" % deadline, "r w one", "r", 60, pids, [(9, b'{"reason":"json"}')]
     )
-    yield call, [b"claimed", 6]
-    yield call, [b"before", 0, 1, 2, 3, 4, 5]
+    yield call, [b"claimed", 8]
+    yield call, [b"before", *range(8)]
     yield transitions.extend(keys, [("p0", "r w one"), ("p1", "r w other")], 60), [1]
-    tokens = ["r w one"] * 4
-    yield transitions.settle(keys, ["p0", "p1", "p2", "none"], tokens, "crlc", 5), b"crlm"
+    client.hset(keys.takeovers, mapping={"p0": 1, "p4": 1})
+    tokens, why = ["r w one"] * 7, b'{"why":"handler"}'
+    settled = ["p0", "p1", "p2", "none", "p5", "p6", "p7"]
+    extras = (why, why, 0, *retry_envelope("q", b"1", 1), "")
+    yield transitions.settle(keys, settled, tokens, "crlcdyd", 5, extras), b"crlmdyd"
+    yield transitions.promote_delayed(keys), [1, -1]
+    records = {pid: hashlib.sha1(client.get(keys.job(pid))).hexdigest() for pid in ("p1", "p5")}
+    client.rpush(keys.failed, "gone")
+    candidates = [
+        Candidate("g", b"gone", 0, ""),
+        Candidate("p", b"p1", 1, records["p1"], why),
+        Candidate("q", b"none", 2, "", b"", b""),
+    ]
+    yield transitions.sweep(keys, candidates, 5, of_dead=False), b"gpx"
+    place = client.lrange(keys.dead, 0, -1)[::-1].index(b"p5")
+    head = retry_envelope("q", b"1", 1)
+    candidates = [Candidate("q", b"p5", place, records["p5"], *head)]
+    yield transitions.sweep(keys, candidates, 5, of_dead=True), b"q"
     client.zadd(keys.liveness, {"p3": 1, "stale": 1})
     client.lpush(keys.processing, "old")
     client.set(keys.job("old"), envelope("old"))
-    candidates = [(b"p3", None), (b"p4", None), (b"old", 1.0), (b"stale", None)]
-    yield transitions.recover_delivery(keys, candidates, 60), [2, 0]
+    client.zadd(keys.liveness, {"p4": 1})
+    taken = [(b"p3", None), (b"p4", None), (b"old", 1.0), (b"stale", None)]
+    yield transitions.recover_delivery(keys, taken, 60, 2, 5), [2, 0, 1]
     client.hset(keys.fence, "r", "stop")
     yield transitions.reserve(keys, "two", "r", 10, 60), [b"fenced", b"stop"]
 
@@ -114,10 +135,30 @@ def test_a_thousand_entries_fit_into_every_call(standalone: Site) -> None:
     owned = [(pid, "r w one") for pid in pids]
     assert client.execute_command(*transitions.extend(keys, owned, 0).by_source()) == []
     taken = transitions.recover_delivery(keys, [(pid.encode(), None) for pid in pids], 60)
-    assert client.execute_command(*taken.by_source()) == [1000, 0]
+    assert client.execute_command(*taken.by_source()) == [1000, 0, 0]
     reply = client.execute_command(*transitions.reserve(keys, "two", "r", 5000, 60).by_source())
     claim = transitions.claim(keys, "two", reply[1], "r w two", "r", 60, pids)
     assert client.execute_command(*claim.by_source()) == [b"claimed"]
     settle = transitions.settle(keys, pids, ["r w two"] * 1000, "l" * 1000, 0)
     assert client.execute_command(*settle.by_source()) == b"l" * 1000
     assert standalone.ready() == [envelope(pid) for pid in pids]
+    reply = client.execute_command(*transitions.reserve(keys, "three", "r", 5000, 60).by_source())
+    claim = transitions.claim(keys, "three", reply[1], "r w three", "r", 60, pids)
+    assert client.execute_command(*claim.by_source()) == [b"claimed"]
+    tokens, why = ["r w three"] * 1000, b'{"why":"handler"}'
+    settle = transitions.settle(keys, pids, tokens, "r" * 1000, 60, [why] * 1000)
+    assert client.execute_command(*settle.by_source()) == b"r" * 1000
+    sha1 = [hashlib.sha1(envelope(pid)).hexdigest() for pid in pids]
+    sweep = [
+        Candidate("q", pid.encode(), n, sha1[n], *retry_envelope("q", b"1", 1)) for n, pid in enumerate(pids)
+    ]
+    call = transitions.sweep(keys, sweep, 60, of_dead=False)
+    assert client.execute_command(*call.by_source()) == b"q" * 1000
+    reply = client.execute_command(*transitions.reserve(keys, "four", "r", 5000, 60).by_source())
+    fresh = [json.loads(raw)["pid"] for raw in reply[2:]]
+    claim = transitions.claim(keys, "four", reply[1], "r w four", "r", 60, fresh)
+    assert client.execute_command(*claim.by_source()) == [b"claimed"]
+    extras = [part for pid in fresh for part in (0, *retry_envelope("q", b"1", 2))]
+    settle = transitions.settle(keys, fresh, ["r w four"] * 1000, "y" * 1000, 60, extras)
+    assert client.execute_command(*settle.by_source()) == b"y" * 1000
+    assert client.execute_command(*transitions.promote_delayed(keys).by_source()) == [1000, -1]

@@ -13,6 +13,8 @@ from worker_runtime.brokers.base import Action, Delivery, OnResult, Outcome, Rec
 _ASKED = {
     Action.COMMIT: Outcome.COMMITTED,
     Action.REJECT: Outcome.REJECTED,
+    Action.RETRY: Outcome.REJECTED,
+    Action.DEAD: Outcome.REJECTED,
     Action.RELEASE: Outcome.RELEASED,
 }
 

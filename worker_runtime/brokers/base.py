@@ -44,6 +44,11 @@ class Action(Enum):
     REJECT = "reject"
     #: Give back work that never started: to the head of the queue, in order, attempts untouched.
     RELEASE = "release"
+    #: Reject, and publish again as a new message with one more attempt, `Settlement.delay` seconds later.
+    #: One step for the broker: nothing is lost between the rejection and the retry.
+    RETRY = "retry"
+    #: Reject for good: to the dead letters.
+    DEAD = "dead"
 
 
 class BrokerError(Exception):
@@ -118,11 +123,15 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One request to settle one delivery. `reason` is kept with rejected messages where the broker can."""
+    """One request to settle one delivery. `reason` is kept with rejected messages where the broker can;
+    `why` is one stable word for it (docs/retries.md has the list). RETRY and DEAD count as REJECTED."""
 
     delivery: Delivery
     action: Action
     reason: str = ""
+    #: Seconds until a RETRY may be taken.
+    delay: float = 0.0
+    why: str = "handler"
 
 
 #: Called once for each settlement, as soon as its outcome is known. The text is empty or explains an
@@ -177,6 +186,20 @@ class Recovered:
 
     reservations: int = 0
     deliveries: int = 0
+    #: Messages that lost too many owners and went to the dead letters; not among `deliveries`.
+    crash_loops: int = 0
+
+
+#: A message that lost its owner this often is a dead letter, where a job says nothing else.
+MAX_TAKEOVERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """What became of delayed retries. `next_due` is in seconds, None when nothing is delayed."""
+
+    moved: int = 0
+    next_due: float | None = None
 
 
 class Renewer(Protocol):
@@ -189,6 +212,10 @@ class Renewer(Protocol):
 
     async def recover(self) -> Recovered:
         """One bounded pass over expired reservations and expired deliveries of the queue."""
+        ...
+
+    async def promote(self) -> Promoted:
+        """Make delayed retries ready whose time has come by the broker's clock."""
         ...
 
     async def close(self) -> None: ...
@@ -261,6 +288,90 @@ class Inspector(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep over failed (or dead) messages did."""
+
+    #: Published again, attempts plus one.
+    retried: int = 0
+    #: Moved to the dead letters.
+    parked: int = 0
+    #: Entries that were cleared because their record is gone.
+    dropped: int = 0
+    #: Looked at and left where they were.
+    kept: int = 0
+    #: Of the kept ones, those whose record is not an envelope.
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """One failed or dead message. Fields of a record that cannot be read are None."""
+
+    pid: str
+    timestamp: float | None
+    attempts: int | None
+    payload: bytes | None
+    #: One stable word, empty when no reason was kept.
+    why: str = ""
+    reason: str = ""
+    #: When it was rejected, seconds since the epoch by the broker's clock.
+    at: float | None = None
+
+
+#: Called with the counts so far, after each bounded step.
+OnSwept = Callable[[Swept], None]
+
+
+class Maintenance(Protocol):
+    """What a person or a scheduled job does with messages that no worker handles any more. Every step is
+    bounded and happens whole; killed between two steps, nothing is lost and a second run goes on."""
+
+    async def retry(
+        self,
+        queue: str,
+        *,
+        limit: int | None = None,
+        max_attempts: int | None = None,
+        newer_than: float | None = None,
+        older_than: float | None = None,
+        dead: bool = False,
+        on_step: OnSwept = ...,
+    ) -> Swept:
+        """Publish failed messages again, oldest first, each as a new message with one more attempt.
+        `limit` bounds how many are retried. One that was tried `max_attempts` times is parked instead (or
+        stays, with `dead`). Only those published less than `newer_than` and more than `older_than` seconds
+        ago are touched. `dead` takes the dead letters. What fails again meanwhile waits for the next one."""
+        ...
+
+    async def park(
+        self,
+        queue: str,
+        *,
+        limit: int | None = None,
+        max_attempts: int | None = None,
+        older_than: float | None = None,
+        on_step: OnSwept = ...,
+    ) -> Swept:
+        """Move failed messages to the dead letters that were tried `max_attempts` times or were published
+        more than `older_than` seconds ago. Their records are kept. Raises ValueError without a bound."""
+        ...
+
+    async def recover(self, queue: str, on_step: Callable[[Recovered], None] = ...) -> Recovered:
+        """Run the recovery transitions until nothing is due."""
+        ...
+
+    async def promote(self, queue: str, *, everything: bool = False) -> int:
+        """Make delayed retries ready; with `everything` also those that are not due. How many were."""
+        ...
+
+    async def retained(self, queue: str, *, limit: int = 100, dead: bool = True) -> Sequence[Retained]:
+        """The newest dead (or failed) messages, with the reasons that were kept."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class Broker(Protocol):
     """A place where queues live. Creating one opens no connection."""
 
@@ -274,8 +385,12 @@ class Broker(Protocol):
 
     def consumer(self, queue: str, identity: WorkerIdentity) -> Consumer: ...
 
-    def renewer(self, queue: str, identity: WorkerIdentity) -> Renewer: ...
+    def renewer(self, queue: str, identity: WorkerIdentity, *, max_takeovers: int = MAX_TAKEOVERS) -> Renewer:
+        """`max_takeovers` is the takeover that a message does not survive; 0 is none."""
+        ...
 
     def publisher(self) -> Publisher: ...
 
     def inspector(self) -> Inspector: ...
+
+    def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance: ...

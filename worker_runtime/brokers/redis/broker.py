@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 
 from worker_runtime.brokers.base import (
+    MAX_TAKEOVERS,
     BrokerError,
     BrokerRefusedError,
     Consumer,
     Inspector,
+    Maintenance,
     Publisher,
     Renewer,
     Timing,
@@ -22,6 +24,7 @@ from worker_runtime.brokers.redis.faults import explained
 from worker_runtime.brokers.redis.inspector import RedisInspector
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.maintenance import RedisMaintenance
 from worker_runtime.brokers.redis.placement import slot_of, verify_placement
 from worker_runtime.brokers.redis.publisher import RedisPublisher
 from worker_runtime.brokers.redis.renewer import RedisRenewer
@@ -62,15 +65,19 @@ class RedisBroker:
         keys = self._keys(queue)
         return RedisConsumer(keys, identity, self._timing, self._maker(keys))
 
-    def renewer(self, queue: str, identity: WorkerIdentity) -> Renewer:
+    def renewer(self, queue: str, identity: WorkerIdentity, *, max_takeovers: int = MAX_TAKEOVERS) -> Renewer:
         keys = self._keys(queue)
-        return RedisRenewer(keys, self._timing, self._maker(keys))
+        return RedisRenewer(keys, self._timing, self._maker(keys), max_takeovers)
 
     def publisher(self) -> Publisher:
         return RedisPublisher(self._namespace, self._timing, self._safe_link)
 
     def inspector(self) -> Inspector:
         return RedisInspector(self._namespace, self._safe_link)
+
+    def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance:
+        """See `Broker.maintenance`. `max_takeovers` as in `renewer`."""
+        return RedisMaintenance(self._namespace, self._timing, self._safe_link, max_takeovers)
 
     def _keys(self, queue: str) -> QueueKeys:
         if not queue:

@@ -28,13 +28,23 @@ from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.poison import encode_why
+from worker_runtime.brokers.redis.reasons import encode_reason
 from worker_runtime.brokers.redis.reservation import Reservation
 from worker_runtime.brokers.redis.wire import LostReplyError
+from worker_runtime.envelope import retry_envelope
 
-_LETTERS = {Action.COMMIT: "c", Action.REJECT: "r", Action.RELEASE: "l"}
+_LETTERS = {
+    Action.COMMIT: "c",
+    Action.REJECT: "r",
+    Action.DEAD: "d",
+    Action.RETRY: "y",
+    Action.RELEASE: "l",
+}
 _VERDICTS: dict[int, tuple[Outcome, str]] = {
     ord("c"): (Outcome.COMMITTED, ""),
     ord("r"): (Outcome.REJECTED, ""),
+    ord("d"): (Outcome.REJECTED, ""),
+    ord("y"): (Outcome.REJECTED, ""),
     ord("l"): (Outcome.RELEASED, ""),
     ord("s"): (Outcome.SUPERSEDED, "another delivery of the same message owns it now"),
     ord("m"): (
@@ -78,7 +88,7 @@ class RedisConsumer:
         received = await self._take_shielded(limit)
         if received.deliveries or received.poisoned or received.fenced or self._interrupted:
             return received
-        if not await self._wait_for_work():
+        if not await self._wait_for_work() and (self._interrupted or not await self._promote()):
             return received
         received = await self._take_shielded(limit)
         if received.fenced:
@@ -190,6 +200,13 @@ class RedisConsumer:
             raise
         return moved is not None
 
+    async def _promote(self) -> bool:
+        """Nothing came: look whether a delayed retry is due that no renewal thread has seen."""
+        moved, _ = await self._commands.run(
+            transitions.promote_delayed(self._keys), "look for retries that are due", replay=True
+        )
+        return bool(moved)
+
     async def _unstage(self) -> None:
         while await self._commands.run(transitions.unstage(self._keys), "return staged work", replay=True):
             pass
@@ -210,12 +227,14 @@ class RedisConsumer:
     async def _settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
         if not settlements:
             return
+        actions = "".join([_LETTERS[one.action] for one in settlements])
         call = transitions.settle(
             self._keys,
             [one.delivery.pid for one in settlements],
             [one.delivery.receipt for one in settlements],
-            "".join([_LETTERS[one.action] for one in settlements]),
+            actions,
             self._timing.job_ttl,
+            () if actions.count("c") == len(actions) else self._extras(settlements),
         )
         try:
             verdicts: bytes = await self._commands.run(
@@ -232,6 +251,18 @@ class RedisConsumer:
         for one, letter in zip(settlements, verdicts, strict=True):
             outcome, text = _VERDICTS[letter]
             on_result(one, outcome, text)
+
+    def _extras(self, settlements: Sequence[Settlement]) -> list[str | bytes | int]:
+        """What the settle transition wants to know of rejections, in their order."""
+        extras: list[str | bytes | int] = []
+        for one in settlements:
+            if one.action is Action.RETRY:
+                delivery = one.delivery
+                extras.append(transitions.milliseconds(one.delay))
+                extras += retry_envelope(self._keys.queue, delivery.payload, delivery.attempts + 1)
+            elif one.action is Action.REJECT or one.action is Action.DEAD:
+                extras.append(encode_reason(one.why, one.reason, self._identity) if one.reason else "")
+        return extras
 
     # the end
 

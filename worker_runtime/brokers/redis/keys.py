@@ -25,6 +25,7 @@ class QueueKeys:
     liveness: str = field(init=False)
     poison: str = field(init=False)
     delayed: str = field(init=False)
+    takeovers: str = field(init=False)
     fence: str = field(init=False)
     workers: str = field(init=False)
     ledger: str = field(init=False)
@@ -50,6 +51,7 @@ class QueueKeys:
             "liveness": f"{ns}.liveness.{q}",
             "poison": f"{ns}.poison.{q}",
             "delayed": f"{ns}.delayed.{q}",
+            "takeovers": f"{ns}.takeovers.{q}",
             "fence": f"{ns}.fence.{q}",
             "workers": f"{ns}.workers.{q}",
             "ledger": f"{ns}.ledger.{q}",
@@ -64,6 +66,11 @@ class QueueKeys:
         if isinstance(pid, bytes):
             return self.job_prefix.encode() + pid
         return self.job_prefix + pid
+
+    def reason(self, pid: str | bytes) -> str | bytes:
+        """Why a failed or dead message is there."""
+        prefix = f"{self.namespace}.reason.{self.queue}."
+        return prefix.encode() + pid if isinstance(pid, bytes) else prefix + pid
 
     def reservation(self, reservation_id: str | bytes) -> str | bytes:
         prefix = f"{self.namespace}.reservation.{self.queue}."
@@ -88,6 +95,7 @@ class QueueKeys:
             self.liveness: "zset",
             self.poison: "list",
             self.delayed: "zset",
+            self.takeovers: "hash",
             self.fence: "hash",
             self.ledger: "hash",
         }
@@ -97,4 +105,4 @@ class QueueKeys:
 
     def samples(self) -> tuple[str | bytes, ...]:
         """One key of every kind: what has to share a slot on Redis Cluster."""
-        return (*self.expected_types(), self.workers, self.job("0"), self.reservation("0"))
+        return (*self.expected_types(), self.workers, self.job("0"), self.reason("0"), self.reservation("0"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from worker_runtime.brokers.base import Delivery, Recovered, Timing
+from worker_runtime.brokers.base import Delivery, Promoted, Recovered, Timing
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
@@ -19,10 +19,14 @@ _WINDOW = 200
 class RedisRenewer:
     """Implements `Renewer`. Candidates are found by bounded reads and judged again inside the scripts."""
 
-    def __init__(self, keys: QueueKeys, timing: Timing, make_link: Callable[[], Link]) -> None:
+    def __init__(
+        self, keys: QueueKeys, timing: Timing, make_link: Callable[[], Link], max_takeovers: int
+    ) -> None:
         self._keys = keys
         self._timing = timing
         self._link = make_link()
+        self._max_takeovers = max_takeovers
+        self._crash_loops = 0
         self._owners_cursor = b"0"
         self._processing_offset = 0
 
@@ -41,11 +45,36 @@ class RedisRenewer:
 
     async def recover(self) -> Recovered:
         """See `Renewer.recover`."""
+        return await self._pass(to_the_end=False)
+
+    async def recover_round(self) -> Recovered:
+        """The same, with the slow searches of `recover`, which look at one window a call, to their end."""
+        self._owners_cursor, self._processing_offset = b"0", 0
+        return await self._pass(to_the_end=True)
+
+    async def _pass(self, *, to_the_end: bool) -> Recovered:
+        self._crash_loops = 0
         reservations = await self._recover_reservations()
         deliveries = await self._recover_expired()
         deliveries += await self._recover_without_liveness()
+        while to_the_end and self._owners_cursor != b"0":
+            deliveries += await self._recover_without_liveness()
         deliveries += await self._recover_without_token()
-        return Recovered(reservations, deliveries)
+        while to_the_end and self._processing_offset:
+            deliveries += await self._recover_without_token()
+        return Recovered(reservations, deliveries - self._crash_loops, self._crash_loops)
+
+    async def promote(self) -> Promoted:
+        """See `Renewer.promote`."""
+        moved = 0
+        for _ in range(_PAGES):
+            some, wait = await self._link.run(
+                transitions.promote_delayed(self._keys), "promote retries", replay=True
+            )
+            moved += some
+            if wait or not some:
+                break
+        return Promoted(moved, None if wait < 0 else wait / 1000)
 
     async def close(self) -> None:
         await self._link.close()
@@ -138,7 +167,10 @@ class RedisRenewer:
         starts = range(0, len(candidates), transitions.MAX_ENTRIES)
         for start in reversed(starts):
             some = candidates[start : start + transitions.MAX_ENTRIES]
-            call = transitions.recover_delivery(self._keys, some, self._timing.legacy_age)
-            back, dropped = await self._link.run(call, "recover deliveries", replay=True)
-            recovered += back + dropped
+            call = transitions.recover_delivery(
+                self._keys, some, self._timing.legacy_age, self._max_takeovers, self._timing.job_ttl
+            )
+            back, dropped, dead = await self._link.run(call, "recover deliveries", replay=True)
+            recovered += back + dropped + dead
+            self._crash_loops += dead
         return recovered

@@ -59,6 +59,8 @@ EXTEND = _load("extend")
 RECOVER_RESERVATION = _load("recover_reservation")
 RECOVER_DELIVERY = _load("recover_delivery")
 UNSTAGE = _load("unstage")
+PROMOTE_DELAYED = _load("promote_delayed")
+SWEEP = _load("sweep")
 
 ALL: tuple[Script, ...] = (
     RESERVE,
@@ -68,4 +70,6 @@ ALL: tuple[Script, ...] = (
     RECOVER_RESERVATION,
     RECOVER_DELIVERY,
     UNSTAGE,
+    PROMOTE_DELAYED,
+    SWEEP,
 )

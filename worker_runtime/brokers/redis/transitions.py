@@ -6,6 +6,7 @@ The headers in `lua/` are the catalogue; this is the only place that follows the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from worker_runtime.brokers.redis import scripts
 from worker_runtime.brokers.redis.keys import QueueKeys
@@ -13,6 +14,11 @@ from worker_runtime.brokers.redis.scripts import Call
 
 #: Entries in one call at most; Lua's stack and the server's patience set it.
 MAX_ENTRIES = 1000
+#: How long a reason is kept when records are kept for ever, in milliseconds: 30 days. Readers of another
+#: protocol take entries away without it, so it may not stay for ever.
+REASON_MS = 30 * 86_400_000
+#: Takeovers are forgotten when none came for this long, in milliseconds: 7 days.
+TAKEOVERS_MS = 7 * 86_400_000
 
 
 def milliseconds(seconds: float) -> int:
@@ -69,9 +75,24 @@ def claim(
     )
 
 
-def settle(keys: QueueKeys, pids: Sequence[str], tokens: Sequence[str], actions: str, job_ttl: float) -> Call:
-    """`actions` has one letter for each pid: c commit, r reject, l release."""
+def settle(
+    keys: QueueKeys,
+    pids: Sequence[str],
+    tokens: Sequence[str],
+    actions: str,
+    job_ttl: float,
+    extras: Sequence[str | bytes | int] = (),
+) -> Call:
+    """`actions` has one letter for each pid: c commit, r reject, d reject for good, y retry later, l release.
+    `extras` holds, in order, one value for each r and d (why, or "") and three for each y (milliseconds, and
+    the two parts of the new envelope)."""
     prefix = keys.job_prefix
+    args: list[str | bytes | int] = [keys.job_prefix_length, milliseconds(job_ttl), actions, *tokens]
+    reasons: list[str | bytes] = []
+    if extras:
+        args.append(_reason_ms(job_ttl))
+        args += extras
+        reasons = [keys.reason(pid) for pid, action in zip(pids, actions, strict=True) if action in "rd"]
     return Call(
         scripts.SETTLE,
         [
@@ -85,10 +106,18 @@ def settle(keys: QueueKeys, pids: Sequence[str], tokens: Sequence[str], actions:
             keys.success,
             keys.failed_count,
             keys.ledger,
+            keys.dead,
+            keys.delayed,
+            keys.takeovers,
             *[prefix + pid for pid in pids],
+            *reasons,
         ],
-        [keys.job_prefix_length, milliseconds(job_ttl), actions, *tokens],
+        args,
     )
+
+
+def _reason_ms(job_ttl: float) -> int:
+    return milliseconds(job_ttl) or REASON_MS
 
 
 def extend(keys: QueueKeys, owned: Sequence[tuple[str, str]], expiry: float) -> Call:
@@ -108,7 +137,11 @@ def recover_reservation(keys: QueueKeys, reservation: str | bytes) -> Call:
 
 
 def recover_delivery(
-    keys: QueueKeys, candidates: Sequence[tuple[bytes, float | None]], legacy_age: float
+    keys: QueueKeys,
+    candidates: Sequence[tuple[bytes, float | None]],
+    legacy_age: float,
+    max_takeovers: int = 0,
+    job_ttl: float = 0.0,
 ) -> Call:
     """`candidates` holds (pid, second of publication, or None to leave it alone when it has no token)."""
     return Call(
@@ -121,11 +154,19 @@ def recover_delivery(
             keys.total,
             keys.processing_count,
             keys.ledger,
+            keys.takeovers,
+            keys.dead,
+            keys.failed_count,
             *[keys.job(pid) for pid, _ in candidates],
+            *[keys.reason(pid) for pid, _ in candidates],
         ],
         [
             keys.job_prefix_length,
             milliseconds(legacy_age),
+            max_takeovers,
+            milliseconds(job_ttl),
+            _reason_ms(job_ttl),
+            TAKEOVERS_MS,
             *["" if published is None else repr(published) for _, published in candidates],
         ],
     )
@@ -133,3 +174,42 @@ def recover_delivery(
 
 def unstage(keys: QueueKeys, limit: int = MAX_ENTRIES) -> Call:
     return Call(scripts.UNSTAGE, (keys.staging, keys.ready), (limit,))
+
+
+def promote_delayed(keys: QueueKeys, limit: int = MAX_ENTRIES, *, everything: bool = False) -> Call:
+    return Call(scripts.PROMOTE_DELAYED, (keys.delayed, keys.ready), (limit, int(everything)))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One entry that a sweep wants to move. `letter`: q retry, p park, g drop. `place` counts from the right
+    end; `one` and `other` are what the script's header says."""
+
+    letter: str
+    pid: bytes
+    place: int
+    sha1: str
+    one: bytes = b""
+    other: bytes = b""
+
+
+def sweep(keys: QueueKeys, candidates: Sequence[Candidate], job_ttl: float, *, of_dead: bool) -> Call:
+    args: list[str | bytes | int] = [
+        keys.job_prefix_length,
+        milliseconds(job_ttl),
+        _reason_ms(job_ttl),
+        "".join([each.letter for each in candidates]),
+    ]
+    for each in candidates:
+        args += (each.place, each.sha1, each.one, each.other)
+    return Call(
+        scripts.SWEEP,
+        [
+            keys.dead if of_dead else keys.failed,
+            keys.ready,
+            keys.dead,
+            *[keys.job(each.pid) for each in candidates],
+            *[keys.reason(each.pid) for each in candidates],
+        ],
+        args,
+    )
