@@ -50,6 +50,17 @@ def operator_process(
 
 
 @pytest.fixture
+def unattended(cluster: Cluster) -> Iterator[None]:
+    """No operator acts during the test: if another test has installed one, it rests."""
+    operator = Installed(Kubectl(cluster.kubectl, cluster.kubeconfig, HOME))
+    if not operator.exists:
+        yield
+        return
+    with resting(operator):
+        yield
+
+
+@pytest.fixture
 def story(kubectl: Kubectl, cluster: Cluster, namespace: str) -> Story:
     """A namespace of its own."""
     first = network.node_containers(cluster.engine, cluster.name)[0]

@@ -32,6 +32,11 @@ class Installed:
         else:
             wait_until(lambda: not self.pods(), "the operator's pod is gone", 90)
 
+    @property
+    def exists(self) -> bool:
+        names = self.kubectl("get", f"deployment/{charts.RELEASE}", "--ignore-not-found", "-o", "name")
+        return bool(names.stdout.strip())
+
     def pods(self) -> list[str]:
         return [p["metadata"]["name"] for p in self.kubectl.json("get", "pods")["items"]]
 

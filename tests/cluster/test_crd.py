@@ -90,7 +90,7 @@ def test_the_example_is_accepted_and_defaulted(server: Kubectl) -> None:
     assert spec["template"] == example["spec"]["template"]
 
 
-def test_scale_and_columns(server: Kubectl) -> None:
+def test_scale_and_columns(unattended: None, server: Kubectl) -> None:
     """The planner's own status is stored unchanged, and shows in the columns and in the scale subresource."""
     assert apply(server, body()) == ""
     resource = worker()

@@ -109,3 +109,12 @@ def test_two_resources_in_a_namespace_do_not_touch_each_other(installed: Install
     story.kubectl("delete", "queueworker", "one", "--timeout=90s")
     assert story.then_serves(two)
     assert len(story.pods("two")) == 1
+
+
+def test_a_bare_template_runs_where_pod_security_is_restricted(installed: Installed, story: Story) -> None:
+    resource = queueworker(story.given_broker(), replicas=1)
+    policy = "pod-security.kubernetes.io/enforce=restricted"
+    story.kubectl("label", "namespace", story.kubectl.namespace, policy)
+    story.given_ready(resource)
+    story.publish(event_payloads(10))
+    story.then_committed(10)

@@ -53,9 +53,14 @@ def broker_guard(check: BrokerCheck | Unknown) -> Guard:
         case BrokerVerdict.REACHABLE:
             return Pass()
         case BrokerVerdict.CONNECTION_FAILED | BrokerVerdict.TIMEOUT:
-            return Wait(ConditionReason.BROKER_UNREACHABLE, f"{check.message} {_LEFT_ALONE}")
+            return Wait(ConditionReason.BROKER_UNREACHABLE, f"{_sentence(check.message)} {_LEFT_ALONE}")
         case refused:
-            return Fail(ConditionReason(refused.value), f"{check.message} {_LEFT_ALONE}")
+            return Fail(ConditionReason(refused.value), f"{_sentence(check.message)} {_LEFT_ALONE}")
+
+
+def _sentence(text: str) -> str:
+    """What was observed, ended so that another sentence can follow."""
+    return text if text.endswith(".") else f"{text}."
 
 
 def creation_guard(target: Revision, workers: Workers) -> Pass | Fail:
@@ -86,6 +91,7 @@ def refusal_guard(target: Revision, workers: Workers) -> Pass | Fail:
         if refusal.revision == target.name:
             return Fail(
                 ConditionReason.INVALID_TEMPLATE,
-                f"{target.deployment} was refused: {refusal.message} Correct spec.template. {_LEFT_ALONE}",
+                f"{target.deployment} was refused: {_sentence(refusal.message)} Correct spec.template. "
+                f"{_LEFT_ALONE}",
             )
     return Pass()
