@@ -73,11 +73,11 @@ class Execution:
             else:
                 await self._run_with_hooks(delivery, context, arguments)
             return None
-        except GeneratorExit:
-            raise
         except BaseException as error:
             # Also SystemExit, KeyboardInterrupt and CancelledError: user code may raise them, and the
-            # worker goes on with the next message.
+            # worker goes on with the next message. A coroutine that is given up may not go on.
+            if isinstance(error, GeneratorExit) and self.abandoned:
+                raise
             if isinstance(error, asyncio.CancelledError):
                 if self.abandoned:
                     raise
@@ -112,9 +112,9 @@ class Execution:
         """Run a hook whose failure changes nothing for its message; it is only told."""
         try:
             await hook.run(self._resources, context, error)
-        except GeneratorExit:
-            raise
         except BaseException as failure:
+            if isinstance(failure, GeneratorExit) and self.abandoned:
+                raise
             if isinstance(failure, asyncio.CancelledError):
                 if self.abandoned:
                     raise
@@ -131,4 +131,8 @@ def _stay_alive() -> None:
 
 def _in_thread(call: Callable[..., Any], arguments: tuple[Any, ...], delivery: Delivery) -> Any:
     current_delivery.set(delivery)
-    return call(*arguments)
+    try:
+        return call(*arguments)
+    except (StopIteration, GeneratorExit) as error:
+        # No future can carry these two to the coroutine that awaits it: it would wait for ever, or be closed.
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error

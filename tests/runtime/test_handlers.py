@@ -27,14 +27,15 @@ def test_whatever_a_handler_raises_the_worker_goes_on(bench: Bench) -> None:
             if payload == "own task": await cancel_own_task()
             if payload == "interrupt": raise KeyboardInterrupt
             if payload == "group": raise ExceptionGroup("many", [OSError("disk"), KeyError("k")])
+            if payload == "generator": raise GeneratorExit
         """
     )
-    kinds = ["value", "exit", "cancelled", "own task", "interrupt", "group"]
+    kinds = ["value", "exit", "cancelled", "own task", "interrupt", "group", "generator"]
     bench.publish("q", *[f'"{kind}"' for kind in [*kinds, "fine", "fine"]])
-    wait_until(lambda: bench.succeeded() == 2 and bench.failed() == 6, "all outcomes")
+    wait_until(lambda: bench.succeeded() == 2 and bench.failed() == 7, "all outcomes")
     assert len({word for word in worker.wrote() if word.isdigit()}) == 1, "one process ran them all"
     queue = worker.status()["queues"]["q"]
-    assert (queue["committed"], queue["rejected"], queue["handler_errors"]) == (2, 6, 6)
+    assert (queue["committed"], queue["rejected"], queue["handler_errors"]) == (2, 7, 7)
     assert (queue["waiting"], queue["running"], queue["unconfirmed"]) == (0, 0, 0)
     line = worker.wait_for("handler failed: ValueError: a bad value")
     assert line["queue"] == "q"
@@ -44,6 +45,7 @@ def test_whatever_a_handler_raises_the_worker_goes_on(bench: Bench) -> None:
 
 
 def test_plain_functions_run_in_threads_and_do_not_hold_each_other_up(bench: Bench) -> None:
+    pids = bench.publish("q", "{}", "{}", '{"fail": true}')
     worker = bench.run(
         """
         import logging, threading, time
@@ -58,11 +60,31 @@ def test_plain_functions_run_in_threads_and_do_not_hold_each_other_up(bench: Ben
             if payload.get("fail"): raise RuntimeError("in a thread")
         """
     )
-    pids = bench.publish("q", "{}", "{}", '{"fail": true}')
     wait_until(lambda: bench.succeeded() == 2 and bench.failed() == 1, "all outcomes")
     worker.wait_for("seen", 3)
     assert {line["message_id"] for line in worker.said("seen")} == set(pids)
     assert worker.said("handler failed: RuntimeError: in a thread")
+    assert worker.stop() == 0
+
+
+def test_whatever_a_plain_function_raises_its_slot_goes_on(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import asyncio, sys
+        from worker_runtime import App
+        app = App.from_env()
+
+        @app.job("q", coroutines=1, prefetch=10)
+        def failing(payload: str) -> None:
+            if payload == "next": next(iter([]))
+            if payload == "exit": sys.exit(3)
+            if payload == "cancelled": raise asyncio.CancelledError()
+            if payload == "generator": raise GeneratorExit
+        """
+    )
+    bench.publish("q", '"next"', '"exit"', '"cancelled"', '"generator"', '"fine"')
+    wait_until(lambda: bench.succeeded() == 1 and bench.failed() == 4, "all outcomes")
+    assert worker.said("StopIteration", level="error")
     assert worker.stop() == 0
 
 
