@@ -12,6 +12,9 @@ from typing import Any
 
 from worker_runtime.channel import HELD_BACK, LONGEST_LINE, WorkerConfig
 
+#: Seconds to read what a worker process sent before it ended.
+LAST_WORDS = 1.0
+
 
 class Child:
     """A started worker process and the line to it."""
@@ -83,7 +86,10 @@ class Child:
     async def wait(self) -> int:
         """The exit code, or the negative number of the signal that ended it; all its reports are read."""
         code = await self._process.wait()
-        await self._listening
+        # What it sent is here already. The end of the line may never come: a handler may have forked, and a
+        # child that lives on holds the other end.
+        await asyncio.wait([self._listening], timeout=LAST_WORDS)
+        self._listening.cancel()
         self._writer.close()
         if code < 0 and self.announced is not None:
             return self.announced  # killed after its work, since something of the user's held its exit up

@@ -14,6 +14,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -69,6 +70,8 @@ class WorkerProcess:
         self._states: list[QueueState] = []
         self._heartbeat = Heartbeat(lambda: self._states)
         self._deadline: asyncio.TimerHandle | None = None
+        #: Monotonic time by which this process has to be gone.
+        self._gone_by = 0.0
 
     def run(self) -> int:
         """Work until asked to stop. Returns the exit code, or ends the process at once when forced."""
@@ -107,6 +110,7 @@ class WorkerProcess:
         if self._deadline is not None:
             return
         allowed = self._settings.shutdown_seconds if seconds is None else seconds
+        self._gone_by = time.monotonic() + allowed
         self._deadline = self._background.loop.call_later(allowed, self._expire, allowed)
         self._phase = "stopping"
         self._loop.call_soon_threadsafe(self._stop_asked.set)
@@ -128,6 +132,10 @@ class WorkerProcess:
         held = sum(len(state.outstanding) for state in self._states)
         log.error("forced to end at once with %d messages outstanding, left to be recovered", held)
         self._leave(exits.FORCED)
+
+    def seconds_left(self) -> float:
+        """Until the deadline of the stop."""
+        return max(0.0, self._gone_by - time.monotonic())
 
     def _leave(self, code: int) -> None:
         for handler in logging.getLogger().handlers:
@@ -317,7 +325,9 @@ def _fast_loop() -> asyncio.AbstractEventLoop:
 def main() -> None:
     # Ctrl-C reaches the whole process group; only the supervisor acts on it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end = WorkerEnd(socket.socket(fileno=int(sys.argv[1])))
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)  # programs that a handler starts have no business with it
+    end = WorkerEnd(line)
     try:
         config = end.read_config()
     except EOFError:
@@ -330,6 +340,10 @@ def main() -> None:
         handler.flush()
     sys.stdout.flush()
     if code == exits.STOPPED:
+        # Threads of the user may finish, but not beyond the deadline, also when no supervisor is left.
+        limit = threading.Timer(process.seconds_left(), os._exit, [code])
+        limit.daemon = True
+        limit.start()
         sys.exit(code)
     os._exit(code)  # a thread of a plain handler may still run and must not hold the exit up
 

@@ -214,3 +214,51 @@ def test_sigterm_to_the_whole_group_is_one_graceful_stop(bench: Bench) -> None:
     os.killpg(worker.process.pid, signal.SIGTERM)
     assert worker.ended() == 0, worker.transcript()
     assert worker.said("stopped")
+
+
+@pytest.mark.parametrize("how", ["os.system('sleep 600 >/dev/null 2>&1 & echo $! >left')", "fork()"])
+def test_what_a_handler_leaves_running_does_not_hold_the_stop_up(bench: Bench, how: str) -> None:
+    bench.publish("q", "{}")
+    worker = bench.run(
+        f"""{NOTES_PID}
+    import os
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            for fd in (0, 1, 2):
+                os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+            time.sleep(600)
+            os._exit(0)
+        with open("left", "w") as file:
+            file.write(str(pid))
+
+    @app.job("q")
+    async def leaving(payload: dict, message: Message) -> None:
+        {how}
+    """
+    )
+    wait_until(lambda: bench.succeeded() == 1 and worker.wrote("left"), "the handled message")
+    left = int(worker.wrote("left")[0])
+    try:
+        assert worker.stop() == 0, worker.transcript()
+        assert not worker.said("did not end in time")
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_a_thread_of_a_handler_ends_with_the_deadline_also_without_a_supervisor(bench: Bench) -> None:
+    bench.publish("q", "{}")
+    worker = bench.run(
+        f"""{NOTES_PID}
+    import threading
+    @app.job("q")
+    async def threading_on(payload: dict, message: Message) -> None:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+    """,
+        "--shutdown-seconds",
+        "2",
+    ).consuming()
+    wait_until(lambda: bench.succeeded() == 1, "the handled message")
+    pid = worker.status()["processes"][0]["pid"]
+    worker.process.kill()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the worker process")
