@@ -52,13 +52,29 @@ def test_a_malformed_line_is_named_and_its_batch_is_not_published(bench: Bench) 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("publish", "q", "{not json"), ("publish", "q"), ("publish", "q", "--file", "/does/not/exist")],
+    [
+        ("publish", "q", "{not json"),
+        ("publish", "q"),
+        ("publish", "q", ""),
+        ("publish", "q", '"no utf-8: \udcff"'),
+        ("publish", "q", "--file", "/does/not/exist"),
+    ],
 )
 def test_bad_input_ends_with_2(bench: Bench, arguments: tuple[str, ...]) -> None:
     done = queueworker(*arguments, env=bench.env)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not bench.ready()
+
+
+@pytest.mark.parametrize("queue", ["", "\udcff"])
+@pytest.mark.parametrize("command", [("publish", "{}"), ("inspect",)])
+def test_a_queue_without_a_usable_name_is_refused(bench: Bench, command: tuple[str, ...], queue: str) -> None:
+    done = queueworker(command[0], queue, *command[1:], env=bench.env)
+    assert done.returncode == 3
+    assert "the queue's name" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not bench.client.keys(f"{bench.namespace}*")
 
 
 @pytest.mark.parametrize("arguments", [("publish", "q", "{}"), ("inspect", "q")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -44,7 +45,8 @@ def publish_command(queue: str, payload: str | None, path: str | None, as_json: 
     settings, _ = read_settings(flags)
     app = App(settings.broker_url, settings.namespace, Timing(command_timeout=PATIENCE))
     if payload is not None:
-        lines: Iterable[tuple[int, bytes]] = [(0, payload.encode())]
+        # The shell's bytes as they were, also when they are no UTF-8.
+        lines: Iterable[tuple[int, bytes]] = [(0, os.fsencode(payload))]
         total = 0
     else:
         assert path is not None
@@ -82,7 +84,8 @@ def _batches(lines: Iterable[tuple[int, bytes]], published: list[str]) -> Iterat
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             where = f"line {number}" if number else "the payload"
             raise Failure(
-                f"{where} is not JSON: {error}. Published before it: {len(published)} messages.",
+                f"{where} is not JSON: {error}."
+                + (f" Published before it: {len(published)} messages." if number else ""),
                 exits.BAD_USAGE,
             ) from None
         batch.append(payload)

@@ -70,10 +70,10 @@ class RedisBroker:
         return RedisRenewer(keys, self._timing, self._maker(keys), max_takeovers)
 
     def publisher(self) -> Publisher:
-        return RedisPublisher(self._namespace, self._timing, self._safe_link)
+        return RedisPublisher(self._keys, self._timing, self._link)
 
     def inspector(self) -> Inspector:
-        return RedisInspector(self._namespace, self._safe_link)
+        return RedisInspector(self._keys, self._link)
 
     def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance:
         """See `Broker.maintenance`. `max_takeovers` as in `renewer`."""
@@ -82,6 +82,10 @@ class RedisBroker:
     def _keys(self, queue: str) -> QueueKeys:
         if not queue:
             raise BrokerError("the queue's name is empty; give a name such as stats-usage")
+        try:
+            queue.encode()
+        except UnicodeEncodeError:
+            raise BrokerError(f"the queue's name {queue!r} is not UTF-8; give it in UTF-8") from None
         keys = QueueKeys(self._namespace, queue)
         if self._address.cluster:
             verify_placement(keys)
@@ -89,11 +93,6 @@ class RedisBroker:
 
     def _link(self, keys: QueueKeys) -> Link:
         return Link(Route(self._address, slot_of(keys)), self._timing.command_timeout)
-
-    def _safe_link(self, keys: QueueKeys) -> Link:
-        if self._address.cluster:
-            verify_placement(keys)
-        return self._link(keys)
 
     def _maker(self, keys: QueueKeys) -> Callable[[], Link]:
         return lambda: self._link(keys)

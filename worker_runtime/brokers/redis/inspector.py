@@ -26,8 +26,8 @@ _LEDGER_WORDS = ("claimed", "committed", "rejected", "released", "taken_over", "
 class RedisInspector:
     """Implements `Inspector`. Reads in one MULTI, so that a message on its way is counted once."""
 
-    def __init__(self, namespace: str, make_link: Callable[[QueueKeys], Link]) -> None:
-        self._namespace = namespace
+    def __init__(self, keys_of: Callable[[str], QueueKeys], make_link: Callable[[QueueKeys], Link]) -> None:
+        self._keys_of = keys_of
         self._make_link = make_link
         self._links: dict[str, tuple[QueueKeys, Link]] = {}
 
@@ -69,7 +69,7 @@ class RedisInspector:
 
     def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
         if queue not in self._links:
-            keys = QueueKeys(self._namespace, queue)
+            keys = self._keys_of(queue)
             self._links[queue] = (keys, self._make_link(keys))
         return self._links[queue]
 

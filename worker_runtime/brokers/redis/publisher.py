@@ -17,16 +17,16 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class RedisPublisher:
-    """Implements `Publisher`. `make_link` verifies the placement of a queue before anything is sent."""
+    """Implements `Publisher`. `keys_of` refuses a queue that cannot be used before anything is sent."""
 
     def __init__(
         self,
-        namespace: str,
+        keys_of: Callable[[str], QueueKeys],
         timing: Timing,
         make_link: Callable[[QueueKeys], Link],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._namespace = namespace
+        self._keys_of = keys_of
         self._timing = timing
         self._make_link = make_link
         self._clock = clock
@@ -38,12 +38,12 @@ class RedisPublisher:
         confirmed; it is not tried again, since that could publish twice."""
         if not payloads:
             return []
+        keys, link = self._queue(queue)
         pids = [new_pid() for _ in payloads]
         now = int(self._clock())
         envelopes = [
             encode_envelope(pid, queue, now, payload) for pid, payload in zip(pids, payloads, strict=True)
         ]
-        keys, link = self._queue(queue)
         confirmed = 0
         for chunk in _chunks(envelopes):
             try:
@@ -69,7 +69,7 @@ class RedisPublisher:
 
     def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
         if queue not in self._queues:
-            keys = QueueKeys(self._namespace, queue)
+            keys = self._keys_of(queue)
             self._queues[queue] = (keys, self._make_link(keys))
         return self._queues[queue]
 
