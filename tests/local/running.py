@@ -120,7 +120,7 @@ class Up:
         """up.json, if it is that of the process that runs now."""
         try:
             state: dict[str, Any] = json.loads((self.state_dir / "up.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         mine = self.process is not None and state.get("pid") == self.process.pid
         return state if mine else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -53,6 +54,26 @@ async def test_up_killed_in_the_middle_of_a_change(up: Up, jobs: Jobs) -> None:
     assert reading.private == reading.failed == reading.dead == 0
     assert {row["revision"] for row in up.of()["processes"]} == {new}
     assert await up.stop() == 0
+
+
+async def test_a_state_directory_that_vanishes_costs_no_work(up: Up, jobs: Jobs) -> None:
+    up.write(resource(prefetch=4))
+    await up.start()
+    await up.ready()
+    await jobs.publish(["one"], seconds=-1)
+    await jobs.begun(1)
+
+    shutil.rmtree(up.state_dir)
+    await up.until("a new up.json", lambda: up.pids())
+    shutil.rmtree(up.state_dir)
+    up.state_dir.write_text("in the way")
+    up.signal(signal.SIGINT)
+    await up.until("the word that it cannot be written", lambda: "up.json cannot be written" in up.output)
+    await jobs.let_go()
+    assert await up.wait() == 0, up.output
+    assert await jobs.done() == {"one": 1}
+    assert "Traceback" not in up.output
+    up.state_dir.unlink()
 
 
 async def test_the_embedded_broker_ends_with_up(own_up: Up) -> None:

@@ -69,6 +69,8 @@ class Local:
         self._options, self._console = options, console
         self._state_dir = StateDirectory(options.state_dir)
         self._phase = "running"
+        #: Why up.json could not be written the last time; empty when it could.
+        self._state_problem = ""
         self._resources: dict[str, LocalResource] = {}
         self._text: str | None = None
         self._file = LocalFile()
@@ -324,16 +326,22 @@ class Local:
 
     def _write_state(self) -> None:
         resources = {name: resource.to_state() for name, resource in self._resources.items()}
-        self._state_dir.write(
-            {
-                "pid": os.getpid(),
-                "state": self._phase,
-                "file": str(self._options.file),
-                "broker_url": _first_url(resources),
-                "embedded_directory": self._embedded_directory(),
-                "resources": resources,
-            }
-        )
+        state = {
+            "pid": os.getpid(),
+            "state": self._phase,
+            "file": str(self._options.file),
+            "broker_url": _first_url(resources),
+            "embedded_directory": self._embedded_directory(),
+            "resources": resources,
+        }
+        try:
+            self._state_dir.write(state)
+        except OSError as error:  # nothing that runs may suffer from a full disk
+            if self._state_problem != str(error):
+                self._say(f"up.json cannot be written and is out of date: {error}")
+            self._state_problem = str(error)
+        else:
+            self._state_problem = ""
 
     def _say(self, text: str) -> None:
         self._console.say("up", text)

@@ -52,10 +52,11 @@ class StateDirectory:
             self._lock = -1
 
     def write(self, state: dict[str, Any]) -> None:
-        """Replace up.json in one step, if it says something else."""
+        """Replace up.json in one step, if it says something else. Raises OSError when it cannot."""
         text = json.dumps(state, indent=1)
-        if text == self._written:
+        if text == self._written and (self.path / "up.json").exists():
             return
+        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have cleaned up
         new = self.path / "up.json.new"
         new.write_text(text + "\n")
         new.replace(self.path / "up.json")
