@@ -1,4 +1,4 @@
-"""Exit codes of `queueworker run`; docs/exit-codes.md explains them to people."""
+"""Exit codes of `queueworker run` and of commands that answer by one; docs/exit-codes.md explains them."""
 
 from __future__ import annotations
 
@@ -14,3 +14,7 @@ BROKER = 3
 LEFT_WORK = 4
 #: A second signal ended it at once; work is left to be recovered.
 FORCED = 5
+#: `verify-empty`: something private is left, or the queue did not stay still.
+NOT_EMPTY = 6
+#: `explain`: the message is nowhere that was looked.
+NOT_FOUND = 7

@@ -1,4 +1,5 @@
-"""Keeps deliveries alive, returns what dead workers left, and notices a loop that stands still.
+"""Keeps deliveries alive, says that this worker lives, returns what dead workers left, and notices a loop
+that stands still.
 
 Runs on the background thread with its own connection, so that a handler that blocks the main loop stops
 neither renewal nor reporting.
@@ -17,6 +18,8 @@ from worker_runtime.state import QueueState
 
 #: Seconds without a turn of the main loop that count as a stall.
 STALL = 1.0
+#: Seconds between two looks whether there is something new to announce.
+LOOK = 0.2
 
 log = logging.getLogger("queueworker.renewal")
 
@@ -35,12 +38,17 @@ class Renewal:
         self._tasks = [
             asyncio.create_task(self._renew_loop(), name=f"renew {self._state.queue}"),
             asyncio.create_task(self._recover_loop(), name=f"recover {self._state.queue}"),
+            asyncio.create_task(self._announce_loop(), name=f"announce {self._state.queue}"),
         ]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self._renewer.sign_off()
+        except BrokerError:
+            pass  # It is cleared away when it has not been heard of for the expiry.
         await self._renewer.close()
 
     async def verify(self) -> bool:
@@ -112,6 +120,29 @@ class Renewal:
                     )
             # Spread, so that many workers do not look at the same moment.
             await asyncio.sleep(period * random.uniform(0.7, 1.3))
+
+    async def _announce_loop(self) -> None:
+        """At the cadence of the renewal, and at once when receiving begins or ends."""
+        state, period = self._state, self._timing.renewal_period
+        told: tuple[bool, str] | None = None
+        due = 0.0
+        failing = False
+        while True:
+            presence = state.presence()
+            news = (presence.receiving, presence.reason)
+            if news != told or state.clock() >= due:
+                try:
+                    await self._renewer.announce(presence)
+                except Exception as error:
+                    if not failing:
+                        failing = True
+                        self._tell("announcing this worker", error)
+                    due = state.clock() + min(period, 1.0)
+                else:
+                    failing = False
+                    due = state.clock() + period
+                told = news
+            await asyncio.sleep(min(LOOK, period))
 
 
 class Heartbeat:

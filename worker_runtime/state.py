@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from worker_runtime.brokers.base import Delivery
+from worker_runtime.brokers.base import Delivery, Presence
 
 #: Upper bounds in seconds; the last bucket has none.
 DURATION_BOUNDS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
@@ -147,6 +147,20 @@ class QueueState:
         running = min(running, outstanding - waiting)
         return waiting, running, outstanding - waiting - running
 
+    @property
+    def receiving(self) -> bool:
+        return self.phase == "receiving" and not self.broker_problem and not self.fence
+
+    def presence(self) -> Presence:
+        """What the broker's list of live workers says of this queue in this process."""
+        if self.receiving:
+            reason = ""
+        elif self.phase != "receiving":
+            reason = self.phase
+        else:
+            reason = f"fenced: {self.fence}" if self.fence else self.broker_problem
+        return Presence(self.receiving, len(self.outstanding), self.coroutines, self.prefetch, reason)
+
     def report(self) -> dict[str, Any]:
         """What goes to the supervisor. Numbers only grow, except for the gauges."""
         waiting, running, unconfirmed = self.gauges()
@@ -157,7 +171,7 @@ class QueueState:
             "running": running,
             "unconfirmed": unconfirmed,
             **{name: getattr(self, name) for name in COUNTERS},
-            "receiving": self.phase == "receiving" and not self.broker_problem and not self.fence,
+            "receiving": self.receiving,
             "broker_problem": self.broker_problem,
             "fence": self.fence,
             "durations": list(self.durations.counts),

@@ -14,6 +14,8 @@ from worker_runtime.brokers.base import (
     Broker,
     Consumer,
     Delivery,
+    Fences,
+    Inspector,
     Maintenance,
     Outcome,
     QueueReading,
@@ -59,12 +61,19 @@ class Site:
         timing: Timing = CALM,
         url: str | None = None,
         max_takeovers: int = 10,
+        host: str = "",
     ) -> Renewer:
-        identity = WorkerIdentity(revision, worker)
+        identity = WorkerIdentity(revision, worker, host)
         return self._keep(self.broker(timing, url).renewer("q", identity, max_takeovers=max_takeovers))
 
     def maintenance(self, timing: Timing = CALM, url: str | None = None) -> Maintenance:
         return self._keep(self.broker(timing, url).maintenance())
+
+    def fences(self, url: str | None = None) -> Fences:
+        return self._keep(self.broker(url=url).fences())
+
+    def inspector(self, url: str | None = None) -> Inspector:
+        return self._keep(self.broker(url=url).inspector())
 
     async def publish(self, *payloads: bytes) -> Sequence[str]:
         publisher = self.broker().publisher()

@@ -7,8 +7,9 @@ import dataclasses
 
 import pytest
 
+from tests.brokers.fault_proxy import Fault, FaultProxy, Seen
 from tests.brokers.site import CALM, PATIENCE, Site, eventually, receive, settle
-from worker_runtime.brokers.base import Action, Fenced, Outcome
+from worker_runtime.brokers.base import Action, BrokerError, Fenced, Outcome
 
 NEVER = dataclasses.replace(CALM, block=10_000)
 
@@ -48,3 +49,102 @@ async def test_what_arrives_during_the_wait_of_a_fenced_worker_stays_ready(stand
     assert (len(received.deliveries), received.fenced) == (0, Fenced("stop"))
     reading = await standalone.read()
     assert (reading.ready, reading.private) == (1, 0)
+
+
+async def test_setting_and_lifting_may_be_repeated(standalone: Site) -> None:
+    fences = standalone.fences()
+    assert await fences.fence("q", "r1", "rolled back") is True
+    assert await fences.fence("q", "r1", "rolled back") is False
+    assert await fences.fence("q", "r1", "for another \u00e9 reason") is True
+    assert await fences.fence("q", "*", "maintenance") is True
+    assert await fences.fences("q") == {"r1": "for another \u00e9 reason", "*": "maintenance"}
+    assert await fences.unfence("q", "r1") is True
+    assert await fences.unfence("q", "r1") is False
+    assert await fences.fences("q") == {"*": "maintenance"}
+    assert await fences.fences("other") == {}
+
+
+@pytest.mark.parametrize(("revision", "reason"), [("", "x"), ("two words", "x"), ("r1", " ")])
+async def test_a_fence_that_nobody_could_read_is_refused(
+    revision: str, reason: str, standalone: Site
+) -> None:
+    with pytest.raises(BrokerError):
+        await standalone.fences().fence("q", revision, reason)
+    assert not standalone.client.exists(standalone.keys.fence)
+
+
+@pytest.mark.parametrize("lost", ["HGET", "HSET", "HDEL", "HGETALL"])
+async def test_a_lost_answer_is_asked_for_again(lost: str, standalone: Site) -> None:
+    cut = False
+
+    def once(seen: Seen) -> Fault:
+        nonlocal cut
+        if seen.name != lost or cut:
+            return Fault.PASS
+        cut = True
+        return Fault.CUT_AFTER
+
+    async with FaultProxy(_port(standalone), after=once) as proxy:
+        fences = standalone.fences(url=proxy.url)
+        await fences.fence("q", "r1", "stop")
+        assert await fences.fences("q") == {"r1": "stop"}
+        await fences.unfence("q", "r1")
+        assert await fences.fences("q") == {}
+        assert cut
+        await fences.close()
+
+
+async def test_a_reserve_that_comes_after_the_fence_gets_nothing(standalone: Site) -> None:
+    """It was sent before the fence was set and is late: the server decides by its own order."""
+    await standalone.publish(b"1")
+    hold = _Once("reserve", Fault.HOLD_COMMAND)
+    async with FaultProxy(_port(standalone), before=hold) as proxy:
+        consumer = standalone.consumer(timing=NEVER, url=proxy.url)
+        receiving = asyncio.create_task(consumer.receive(10))
+        await asyncio.wait_for(proxy.event.wait(), PATIENCE)
+        await standalone.fences().fence("q", "r1", "stop")
+        proxy.let_go.set()
+        received = await asyncio.wait_for(receiving, PATIENCE)
+        assert (len(received.deliveries), received.fenced) == (0, Fenced("stop"))
+        reading = await standalone.read()
+        assert (reading.ready, reading.private) == (1, 0)
+        await consumer.close()
+
+
+async def test_a_reserve_that_came_before_the_fence_is_finished(standalone: Site) -> None:
+    """Its work is out already: it is claimed, counted against the revision, and settled."""
+    await standalone.publish(b"1", b"2")
+    hold = _Once("reserve", Fault.HOLD_REPLY)
+    async with FaultProxy(_port(standalone), after=hold) as proxy:
+        consumer = standalone.consumer(timing=NEVER, url=proxy.url)
+        receiving = asyncio.create_task(consumer.receive(1))
+        await asyncio.wait_for(proxy.event.wait(), PATIENCE)
+        await standalone.fences().fence("q", "r1", "stop")
+        assert (await standalone.read()).private == 1
+        proxy.let_go.set()
+        received = await asyncio.wait_for(receiving, PATIENCE)
+        assert [one.payload for one in received.deliveries] == [b"1"]
+        assert (await receive(consumer)).fenced == Fenced("stop")
+        assert await settle(consumer, received.deliveries, Action.COMMIT) == [Outcome.COMMITTED]
+        reading = await standalone.read()
+        assert (reading.ready, reading.private, reading.ledger["r1"].claimed) == (1, 0, 1)
+        await consumer.close()
+
+
+class _Once:
+    """A rule that strikes the first command of a name."""
+
+    def __init__(self, name: str, fault: Fault) -> None:
+        self._name = name
+        self._fault: Fault = fault
+        self._struck = False
+
+    def __call__(self, seen: Seen) -> Fault:
+        if seen.name != self._name or self._struck:
+            return Fault.PASS
+        self._struck = True
+        return self._fault
+
+
+def _port(site: Site) -> int:
+    return int(site.client.connection_pool.connection_kwargs["port"])

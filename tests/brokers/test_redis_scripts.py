@@ -66,6 +66,9 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     yield transitions.recover_delivery(keys, taken, 60, 2, 5), [2, 0, 1]
     client.hset(keys.fence, "r", "stop")
     yield transitions.reserve(keys, "two", "r", 10, 60), [b"fenced", b"stop"]
+    client.zadd(keys.workers, {"silent": 1})
+    yield transitions.beat(keys, "w", 60, b'{"revision":"r"}'), 1
+    yield transitions.beat(keys, "w", 0, b""), 0
 
 
 def _run_all(site: Site, run: Runner) -> set[str]:

@@ -80,6 +80,8 @@ class WorkerIdentity:
     revision: str
     #: Unique for one incarnation of one process: host, process id and a random suffix.
     worker: str
+    #: The machine or pod it runs on, for people.
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,18 @@ class Consumer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Presence:
+    """What a worker says of itself in the list of live workers."""
+
+    receiving: bool
+    outstanding: int
+    coroutines: int
+    prefetch: int
+    #: Why it does not receive; empty when it does.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """What one pass of maintenance gave back to the queue."""
 
@@ -218,6 +232,15 @@ class Renewer(Protocol):
         """Make delayed retries ready whose time has come by the broker's clock."""
         ...
 
+    async def announce(self, presence: Presence) -> None:
+        """Stand in the broker's list of live workers for another `Timing.expiry` seconds. Clears away some
+        of those that have not been heard of for that long."""
+        ...
+
+    async def sign_off(self) -> None:
+        """Leave the list of live workers."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -252,8 +275,40 @@ class ReservationReading:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerReading:
+    """One live worker, as it last announced itself. Workers of older protocols do not announce themselves."""
+
+    worker: str
+    revision: str
+    #: "Reservation" for every worker that can recover reservations.
+    protocol: str
+    host: str
+    receiving: bool
+    #: Why it does not receive; empty when it does.
+    reason: str
+    #: Its own count at its last beat; `QueueReading.owners` is exact and of the moment.
+    outstanding: int
+    coroutines: int
+    prefetch: int
+    #: Seconds since its first beat.
+    uptime: float
+    #: Seconds until it no longer counts as alive.
+    expires_in: float
+
+
+class Role(Enum):
+    """What the server that was read says of itself."""
+
+    PRIMARY = "primary"
+    REPLICA = "replica"
+    #: The user may not ask.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
 class QueueReading:
-    """What a broker says of one queue at one moment, read from the primary."""
+    """What a broker says of one queue at one moment. Nothing may be concluded from a reading of a replica,
+    which lags behind; `role` tells."""
 
     queue: str
     ready: int
@@ -275,6 +330,18 @@ class QueueReading:
     #: revision or "*" -> reason.
     fences: Mapping[str, str] = field(default_factory=dict)
     ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
+    #: Live workers only, by name.
+    workers: Sequence[WorkerReading] = ()
+    #: Seconds until the first delayed message is due, negative when it is overdue; None when none is delayed.
+    next_delayed_in: float | None = None
+    role: Role = Role.UNKNOWN
+    #: The server that was read.
+    server: str = ""
+
+    @property
+    def without_token(self) -> int:
+        """Entries in processing that workers of an older protocol have or left."""
+        return max(0, self.processing - self.owned)
 
     @property
     def private(self) -> int:
@@ -282,8 +349,80 @@ class QueueReading:
         return self.staging + self.reserved + self.owned + self.delayed
 
 
+class Place(Enum):
+    """Where one message is."""
+
+    READY = "ready"
+    STAGING = "staging"
+    RESERVED = "reserved"
+    OWNED = "owned"
+    #: In processing without a token: a worker of an older protocol has it or left it.
+    WITHOUT_TOKEN = "without-token"
+    DELAYED = "delayed"
+    FAILED = "failed"
+    DEAD = "dead"
+    POISON = "poison"
+    #: In none of the places that were looked at.
+    NOWHERE = "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where one message is, and what is known of it there. None means that it does not apply to the place or
+    could not be read; durations are in seconds."""
+
+    pid: str
+    place: Place
+    #: Messages that will be taken before it (ready and staging).
+    position: int | None = None
+    published_ago: float | None = None
+    attempts: int | None = None
+    #: The reservation that holds it, and the time until anybody may recover that.
+    reservation: str | None = None
+    deadline_in: float | None = None
+    #: Who owns it, and the time until anybody may take it over; negative when that is allowed by now.
+    worker: str | None = None
+    revision: str | None = None
+    expires_in: float | None = None
+    #: A delayed retry: the time until it is due.
+    due_in: float | None = None
+    #: Why it was rejected, given up or put aside, where that was kept.
+    reason: str | None = None
+    #: Failed and dead messages: whether the record with the payload is still there.
+    recorded: bool | None = None
+    #: Entries of long lists that were looked at, and whether that was all of them.
+    scanned: int = 0
+    complete: bool = True
+
+
 class Inspector(Protocol):
     async def read(self, queue: str) -> QueueReading: ...
+
+    async def find(self, queue: str, pid: str, scan: int = 10_000) -> Whereabouts:
+        """Where one message is. Looks at up to `scan` entries of each list that has to be searched, from the
+        end that is taken next. Several messages of one pid: the one closest to its end is told."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Fences(Protocol):
+    """Marks that stop revisions from receiving. All calls may be repeated at will. The revision "*" stands
+    for every revision. Raises BrokerError."""
+
+    async def fence(self, queue: str, revision: str, reason: str) -> bool:
+        """Stop a revision from receiving, from this moment on, wherever its workers are. They go on settling,
+        renewing and recovering. False when it was fenced for this very reason before."""
+        ...
+
+    async def unfence(self, queue: str, revision: str) -> bool:
+        """Let it receive again; its workers notice within about a second. False when it was not fenced. A
+        fence on "*" stays, and holds for the revision too."""
+        ...
+
+    async def fences(self, queue: str) -> Mapping[str, str]:
+        """Revision or "*" -> reason."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -394,3 +533,5 @@ class Broker(Protocol):
     def inspector(self) -> Inspector: ...
 
     def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance: ...
+
+    def fences(self) -> Fences: ...

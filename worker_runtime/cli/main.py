@@ -16,6 +16,10 @@ _OWN = {
     "run": ("worker_runtime.cli.run", "run_command"),
     "publish": ("worker_runtime.cli.publish", "publish_command"),
     "inspect": ("worker_runtime.cli.inspect", "inspect_command"),
+    "fence": ("worker_runtime.cli.fence", "fence_command"),
+    "unfence": ("worker_runtime.cli.fence", "unfence_command"),
+    "verify-empty": ("worker_runtime.cli.verify_empty", "verify_empty_command"),
+    "explain": ("worker_runtime.cli.explain", "explain_command"),
     "settings": ("worker_runtime.cli.settings", "settings_command"),
 }
 

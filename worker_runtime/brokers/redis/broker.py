@@ -10,6 +10,7 @@ from worker_runtime.brokers.base import (
     BrokerError,
     BrokerRefusedError,
     Consumer,
+    Fences,
     Inspector,
     Maintenance,
     Publisher,
@@ -21,6 +22,7 @@ from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.address import Address
 from worker_runtime.brokers.redis.consumer import RedisConsumer
 from worker_runtime.brokers.redis.faults import explained
+from worker_runtime.brokers.redis.fences import RedisFences
 from worker_runtime.brokers.redis.inspector import RedisInspector
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
@@ -59,15 +61,14 @@ class RedisBroker:
             await link.close(timeout=0.2)
 
     def consumer(self, queue: str, identity: WorkerIdentity) -> Consumer:
-        for name, word in (("revision", identity.revision), ("worker", identity.worker)):
-            if not word or any(character.isspace() for character in word):
-                raise BrokerError(f"the {name} {word!r} of this worker must be one word without spaces")
+        _check_identity(identity)
         keys = self._keys(queue)
         return RedisConsumer(keys, identity, self._timing, self._maker(keys))
 
     def renewer(self, queue: str, identity: WorkerIdentity, *, max_takeovers: int = MAX_TAKEOVERS) -> Renewer:
+        _check_identity(identity)
         keys = self._keys(queue)
-        return RedisRenewer(keys, self._timing, self._maker(keys), max_takeovers)
+        return RedisRenewer(keys, self._timing, self._maker(keys), max_takeovers, identity)
 
     def publisher(self) -> Publisher:
         return RedisPublisher(self._keys, self._timing, self._link)
@@ -78,6 +79,9 @@ class RedisBroker:
     def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance:
         """See `Broker.maintenance`. `max_takeovers` as in `renewer`."""
         return RedisMaintenance(self._namespace, self._timing, self._safe_link, max_takeovers)
+
+    def fences(self) -> Fences:
+        return RedisFences(self._namespace, self._safe_link, self._timing.command_timeout)
 
     def _keys(self, queue: str) -> QueueKeys:
         if not queue:
@@ -138,3 +142,9 @@ class RedisBroker:
                     f"Redis at {link.name}: the key {key} holds {value[:40]!r} where a whole number belongs;"
                     " set it to a whole number or delete it"
                 )
+
+
+def _check_identity(identity: WorkerIdentity) -> None:
+    for name, word in (("revision", identity.revision), ("worker", identity.worker)):
+        if not word or any(character.isspace() for character in word):
+            raise BrokerError(f"the {name} {word!r} of this worker must be one word without spaces")

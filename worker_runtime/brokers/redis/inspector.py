@@ -11,10 +11,14 @@ from worker_runtime.brokers.base import (
     LedgerRow,
     QueueReading,
     ReservationReading,
+    Role,
+    Whereabouts,
 )
 from worker_runtime.brokers.redis.faults import explained
+from worker_runtime.brokers.redis.finder import Finder
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.roster import read_roster
 from worker_runtime.brokers.redis.wire import Command, ReplyError
 from worker_runtime.envelope import published_at
 
@@ -23,12 +27,17 @@ _TRIES = 5
 _LEDGER_WORDS = ("claimed", "committed", "rejected", "released", "taken_over", "poisoned")
 
 
+class _RoleDeniedError(Exception):
+    """The user of the URL may read the queue but may not ask for the server's role."""
+
+
 class RedisInspector:
     """Implements `Inspector`. Reads in one MULTI, so that a message on its way is counted once."""
 
     def __init__(self, keys_of: Callable[[str], QueueKeys], make_link: Callable[[QueueKeys], Link]) -> None:
         self._keys_of = keys_of
         self._make_link = make_link
+        self._may_ask_role = True
         self._links: dict[str, tuple[QueueKeys, Link]] = {}
 
     async def read(self, queue: str) -> QueueReading:
@@ -50,18 +59,32 @@ class RedisInspector:
             ("GET", keys.success),
             ("HGETALL", keys.fence),
             ("HGETALL", keys.ledger),
+            ("ZRANGE", keys.workers, 0, -1, "WITHSCORES"),
+            ("HGETALL", keys.roster),
+            ("ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
         ]
+        if self._may_ask_role:
+            commands.append(("ROLE",))
         sizes: dict[bytes, int] = {}
         for _ in range(_TRIES):
             names = list(sizes)
             lengths: list[Command] = [("LLEN", keys.reservation(name)) for name in names]
-            replies = await self._transaction(link, [*commands, *lengths])
+            try:
+                replies = await self._transaction(link, [*commands, *lengths])
+            except _RoleDeniedError:
+                self._may_ask_role = False
+                return await self.read(queue)
             registry = replies[4][::2]
             sizes = dict(zip(names, replies[len(commands) :], strict=True))
             if all(name in sizes for name in registry):
                 break
             sizes = dict.fromkeys(registry, 0) | {n: sizes[n] for n in registry if n in sizes}
         return self._reading(queue, keys, link, replies, sizes)
+
+    async def find(self, queue: str, pid: str, scan: int = 10_000) -> Whereabouts:
+        """See `Inspector.find`."""
+        keys, link = self._queue(queue)
+        return await Finder(keys, link, pid, scan).find()
 
     async def close(self) -> None:
         for _, link in self._links.values():
@@ -75,9 +98,15 @@ class RedisInspector:
 
     async def _transaction(self, link: Link, commands: Sequence[Command]) -> list[Any]:
         replies = await link.batch([("MULTI",), *commands, ("EXEC",)], "read the queue")
-        for reply in replies:
-            if isinstance(reply, ReplyError) and reply.code != "EXECABORT":
-                raise explained(reply, link.name, "read the queue")
+        denied = [
+            (command[0], reply)
+            for command, reply in zip((("MULTI",), *commands, ("EXEC",)), replies, strict=True)
+            if isinstance(reply, ReplyError) and reply.code != "EXECABORT"
+        ]
+        if denied and all(word == "ROLE" and reply.code == "NOPERM" for word, reply in denied):
+            raise _RoleDeniedError
+        for _, reply in denied:
+            raise explained(reply, link.name, "read the queue")
         results: list[Any] = replies[-1]
         for command, result in zip(commands, results, strict=True):
             if isinstance(result, ReplyError):
@@ -114,7 +143,17 @@ class RedisInspector:
             owners=dict(Counter(_worker_of(token) for token in replies[5])),
             fences=_pairs(replies[13]),
             ledger=_ledger(keys.ledger, _pairs(replies[14]), link),
+            workers=read_roster(
+                replies[15], dict(zip(replies[16][::2], replies[16][1::2], strict=True)), now
+            ),
+            next_delayed_in=(float(replies[17][1]) - now) / 1000 if replies[17] else None,
+            role=_role(replies[18]) if self._may_ask_role else Role.UNKNOWN,
+            server=link.name,
         )
+
+
+def _role(reply: Sequence[Any]) -> Role:
+    return Role.PRIMARY if reply[0] == b"master" else Role.REPLICA
 
 
 def _shown(value: bytes) -> str:

@@ -28,6 +28,7 @@ class QueueKeys:
     takeovers: str = field(init=False)
     fence: str = field(init=False)
     workers: str = field(init=False)
+    roster: str = field(init=False)
     ledger: str = field(init=False)
     #: A job's key is this prefix and its pid.
     job_prefix: str = field(init=False)
@@ -54,6 +55,7 @@ class QueueKeys:
             "takeovers": f"{ns}.takeovers.{q}",
             "fence": f"{ns}.fence.{q}",
             "workers": f"{ns}.workers.{q}",
+            "roster": f"{ns}.roster.{q}",
             "ledger": f"{ns}.ledger.{q}",
             "job_prefix": f"{ns}.jobs.{q}.",
         }
@@ -97,6 +99,8 @@ class QueueKeys:
             self.delayed: "zset",
             self.takeovers: "hash",
             self.fence: "hash",
+            self.workers: "zset",
+            self.roster: "hash",
             self.ledger: "hash",
         }
 
@@ -105,4 +109,4 @@ class QueueKeys:
 
     def samples(self) -> tuple[str | bytes, ...]:
         """One key of every kind: what has to share a slot on Redis Cluster."""
-        return (*self.expected_types(), self.workers, self.job("0"), self.reason("0"), self.reservation("0"))
+        return (*self.expected_types(), self.job("0"), self.reason("0"), self.reservation("0"))

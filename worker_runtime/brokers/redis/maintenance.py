@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from worker_runtime.brokers.base import OnSwept, Recovered, Retained, Swept, Timing
+from worker_runtime.brokers.base import OnSwept, Recovered, Retained, Swept, Timing, WorkerIdentity
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
@@ -20,6 +20,8 @@ from worker_runtime.envelope import Envelope, decode_envelope, retry_envelope
 _WINDOW = 200
 #: Bytes of records read and sent in one step at most, unless a single one is larger.
 _LARGEST_STEP = 8 * 1024 * 1024
+#: A sweep receives nothing and is on no list of workers.
+_NOBODY = WorkerIdentity("-", "maintenance")
 
 #: A decision on one record: letter and, for "p", why. "" keeps it.
 _Judge = Callable[[Envelope, float], tuple[str, str]]
@@ -99,7 +101,9 @@ class RedisMaintenance:
         """See `Maintenance.recover`."""
         keys, _ = self._queue(queue)
         total = Recovered()
-        renewer = RedisRenewer(keys, self._timing, lambda: self._make_link(keys), self._max_takeovers)
+        renewer = RedisRenewer(
+            keys, self._timing, lambda: self._make_link(keys), self._max_takeovers, _NOBODY
+        )
         try:
             while True:
                 one = await renewer.recover_round()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from worker_runtime.brokers.base import Delivery, Promoted, Recovered, Timing
+from worker_runtime.brokers.base import Delivery, Presence, Promoted, Recovered, Timing, WorkerIdentity
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.roster import encode_record
 from worker_runtime.envelope import published_at
 
 #: Passes over full pages within one `recover`: 20,000 stranded messages come back in one call.
@@ -20,9 +21,15 @@ class RedisRenewer:
     """Implements `Renewer`. Candidates are found by bounded reads and judged again inside the scripts."""
 
     def __init__(
-        self, keys: QueueKeys, timing: Timing, make_link: Callable[[], Link], max_takeovers: int
+        self,
+        keys: QueueKeys,
+        timing: Timing,
+        make_link: Callable[[], Link],
+        max_takeovers: int,
+        identity: WorkerIdentity,
     ) -> None:
         self._keys = keys
+        self._identity = identity
         self._timing = timing
         self._link = make_link()
         self._max_takeovers = max_takeovers
@@ -75,6 +82,17 @@ class RedisRenewer:
             if wait or not some:
                 break
         return Promoted(moved, None if wait < 0 else wait / 1000)
+
+    async def announce(self, presence: Presence) -> None:
+        """See `Renewer.announce`."""
+        record = encode_record(self._identity, presence)
+        call = transitions.beat(self._keys, self._identity.worker, self._timing.expiry, record)
+        await self._link.run(call, "say that this worker lives", replay=True)
+
+    async def sign_off(self) -> None:
+        """See `Renewer.sign_off`."""
+        call = transitions.beat(self._keys, self._identity.worker, 0, b"")
+        await self._link.run(call, "leave the list of live workers", replay=True)
 
     async def close(self) -> None:
         await self._link.close()

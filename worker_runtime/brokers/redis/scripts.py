@@ -61,6 +61,7 @@ RECOVER_DELIVERY = _load("recover_delivery")
 UNSTAGE = _load("unstage")
 PROMOTE_DELAYED = _load("promote_delayed")
 SWEEP = _load("sweep")
+BEAT = _load("beat")
 
 ALL: tuple[Script, ...] = (
     RESERVE,
@@ -72,4 +73,5 @@ ALL: tuple[Script, ...] = (
     UNSTAGE,
     PROMOTE_DELAYED,
     SWEEP,
+    BEAT,
 )

@@ -213,3 +213,8 @@ def sweep(keys: QueueKeys, candidates: Sequence[Candidate], job_ttl: float, *, o
         ],
         args,
     )
+
+
+def beat(keys: QueueKeys, worker: str, expiry: float, record: bytes) -> Call:
+    """`expiry` in seconds; 0 takes the worker off the list."""
+    return Call(scripts.BEAT, (keys.workers, keys.roster), (worker, milliseconds(expiry), record))

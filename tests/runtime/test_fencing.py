@@ -1,0 +1,162 @@
+"""Fences on real worker processes: set and lifted by the command, whatever the worker is doing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.runtime.conftest import Bench
+from tests.runtime.running import RunningWorker, queueworker, wait_until
+from worker_runtime.brokers.redis import transitions
+from worker_runtime.brokers.redis.keys import QueueKeys
+
+SOURCE = """
+    from pathlib import Path
+    import asyncio
+    from worker_runtime import App
+
+    app = App.from_env()
+
+    @app.job("q", coroutines=2, prefetch=10)
+    async def job(payload: dict) -> None:
+        while "wait" in payload and not Path(payload["wait"]).exists():
+            await asyncio.sleep(0.02)
+        with open("ran", "a") as file:
+            file.write(f"{payload['n']}\\n")
+"""
+
+
+def command(bench: Bench, *arguments: str) -> str:
+    done = queueworker(*arguments, env=bench.env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fenced(worker: RunningWorker) -> bool:
+    status = worker.status()
+    return not status["receiving"] and bool(status["fences"])
+
+
+def test_a_fenced_worker_receives_nothing_stays_ready_and_begins_again(bench: Bench) -> None:
+    worker = bench.run(SOURCE, "--revision", "r1").consuming()
+    told = json.loads(command(bench, "fence", "q", "--revision", "r1", "--reason", "rolled back", "--json"))
+    assert (told["fenced"], told["changed"]) == (True, True)
+    assert "already" in command(bench, "fence", "q", "--revision", "r1", "--reason", "rolled back")
+    wait_until(lambda: fenced(worker), "the fence in /status")
+    assert worker.status()["fences"] == {"q": "rolled back"}
+    assert worker.get("/readyz")[0] == 200
+    bench.publish("q", '{"n": 1}', '{"n": 2}')
+    # Long enough for several blocking times; the reading says that it is alive and why it takes nothing.
+    listed = wait_until(
+        lambda: [
+            each
+            for each in json.loads(command(bench, "inspect", "q", "--json"))["workers"]
+            if not each["receiving"]
+        ],
+        "the fenced worker on the list",
+    )
+    assert (listed[0]["revision"], listed[0]["reason"]) == ("r1", "fenced: rolled back")
+    assert len(bench.ready()) == 2
+    assert command(bench, "verify-empty", "q", "--quiet-seconds", "1.5")
+    assert worker.wrote() == []
+
+    told = json.loads(command(bench, "unfence", "q", "--revision", "r1", "--json"))
+    assert told == {"queue": "q", "revision": "r1", "fenced": False, "changed": True, "fences": {}}
+    wait_until(lambda: len(worker.wrote()) == 2, "both messages after the fence")
+    assert worker.status()["receiving"]
+    assert "was not fenced" in command(bench, "unfence", "q", "--revision", "r1")
+    assert worker.stop() == 0
+
+
+def test_a_fence_on_every_revision_and_what_stays_of_it(bench: Bench) -> None:
+    worker = bench.run(SOURCE, "--revision", "r1").consuming()
+    command(bench, "fence", "q", "--reason", "maintenance")
+    wait_until(lambda: fenced(worker), "the fence in /status")
+    assert "Still fenced: Every revision: maintenance" in command(bench, "unfence", "q", "--revision", "r1")
+    assert fenced(worker)
+    command(bench, "unfence", "q")
+    wait_until(lambda: worker.status()["receiving"], "receiving again")
+
+
+def test_a_fenced_worker_settles_renews_and_recovers(bench: Bench) -> None:
+    worker = bench.run(SOURCE, "--revision", "r1").consuming()
+    gate = worker.directory / "go"
+    bench.publish("q", f'{{"n": 1, "wait": "{gate}"}}')
+    wait_until(lambda: worker.status()["queues"]["q"]["running"] == 1, "a running handler")
+    command(bench, "fence", "q", "--reason", "stop")
+    wait_until(lambda: fenced(worker), "the fence in /status")
+    # Recovers: what another worker reserved and never claimed is due and comes back to ready.
+    bench.publish("q", '{"n": 2}')
+    keys = QueueKeys(bench.namespace, "q")
+    bench.client.execute_command(*transitions.reserve(keys, "dead", "r0", 5, 0).by_source())
+    wait_until(lambda: len(bench.ready()) == 1, "the recovery by a fenced worker")
+    # Renews: its own work is still its own after more than the expiry of two seconds.
+    (expiry,) = bench.client.zrange(keys.liveness, 0, -1, withscores=True)
+    wait_until(
+        lambda: bench.client.zrange(keys.liveness, 0, -1, withscores=True)[0][1] > expiry[1] + 2_000,
+        "the renewal by a fenced worker",
+    )
+    gate.touch()
+    wait_until(lambda: bench.succeeded() == 1, "the settlement by a fenced worker")
+    assert worker.wrote() == ["1"]
+    assert bench.count("owners") == 0
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("published", ["while it is stopped", "before"])
+def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(published: str, bench: Bench) -> None:
+    """Its blocking move is on the server and brings a message into staging while nobody reads the answer."""
+    worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
+    wait_until(lambda: bench.client.info("clients")["blocked_clients"], "a blocked wait")
+    pid = worker.status()["processes"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        if published == "before":
+            bench.publish("q", '{"n": 1}')
+        command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
+        if published != "before":
+            bench.publish("q", '{"n": 1}')
+        wait_until(lambda: bench.count("staging") == 1, "the move into staging")
+        # Private to the protocol: a proof of emptiness must not be given.
+        proof = queueworker("verify-empty", "q", env=bench.env)
+        assert proof.returncode == 6
+        assert "1 in staging" in proof.stderr
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: bench.count("staging") == 0 and len(bench.ready()) == 1, "the return to ready")
+    wait_until(lambda: fenced(worker), "the fence in /status")
+    assert command(bench, "verify-empty", "q", "--quiet-seconds", "1")
+    assert worker.wrote() == []
+    command(bench, "unfence", "q", "--revision", "r1")
+    wait_until(lambda: worker.wrote() == ["1"], "the message after the fence")
+    assert worker.stop() == 0
+
+
+def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -> None:
+    def names() -> set[str]:
+        return {each["worker"] for each in json.loads(command(bench, "inspect", "q", "--json"))["workers"]}
+
+    one = bench.run(SOURCE, "--revision", "r1").consuming()
+    two = bench.run(SOURCE, "--revision", "r2", "--processes", "2").consuming()
+    wait_until(lambda: len(names()) == 3, "three workers on the list")
+    reading = json.loads(command(bench, "inspect", "q", "--json"))
+    assert sorted(each["revision"] for each in reading["workers"]) == ["r1", "r2", "r2"]
+    assert {each["protocol"] for each in reading["workers"]} == {"Reservation"}
+    assert all(each["receiving"] and each["host"] for each in reading["workers"])
+    assert two.stop() == 0
+    assert len(names()) == 1
+    one.kill_group()
+    wait_until(lambda: not names(), "the killed worker off the list")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("fence", "q"), ("fence", "q", "--reason", " "), ("fence", "q", "--revision", "a b", "--reason", "x")],
+)
+def test_a_fence_without_a_use_ends_with_2(arguments: tuple[str, ...], bench: Bench) -> None:
+    done = queueworker(*arguments, env=bench.env)
+    assert done.returncode == 2
+    assert bench.count("fence") == 0

@@ -1,0 +1,77 @@
+"""Setting and lifting fences: one hash for each queue, revision or "*" -> reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.redis.keys import QueueKeys
+from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.wire import Command, LostReplyError
+
+#: How often a call is tried when its answer is lost. Each of them may be repeated at will.
+_TRIES = 3
+
+
+class RedisFences:
+    """Implements `Fences`. `make_link` verifies the placement of a queue before anything is sent.
+    `patience` in seconds: how long an absent broker is waited for."""
+
+    def __init__(self, namespace: str, make_link: Callable[[QueueKeys], Link], patience: float) -> None:
+        self._namespace = namespace
+        self._make_link = make_link
+        self._patience = patience
+        self._links: dict[str, tuple[QueueKeys, Link]] = {}
+
+    async def fence(self, queue: str, revision: str, reason: str) -> bool:
+        """See `Fences.fence`."""
+        _check(revision)
+        if not reason.strip():
+            raise BrokerError(f"a fence on {queue} needs a reason: it is what people read when nothing runs")
+        keys, link = self._queue(queue)
+        held = await self._ask(link, ("HGET", keys.fence, revision), "read its fences")
+        if held == reason.encode():
+            return False
+        await self._ask(link, ("HSET", keys.fence, revision, reason), "set a fence")
+        return True
+
+    async def unfence(self, queue: str, revision: str) -> bool:
+        """See `Fences.unfence`."""
+        _check(revision)
+        keys, link = self._queue(queue)
+        return bool(await self._ask(link, ("HDEL", keys.fence, revision), "lift a fence"))
+
+    async def fences(self, queue: str) -> Mapping[str, str]:
+        """See `Fences.fences`."""
+        keys, link = self._queue(queue)
+        flat = await self._ask(link, ("HGETALL", keys.fence), "read its fences")
+        text = [value.decode("utf-8", "backslashreplace") for value in flat]
+        return dict(zip(text[::2], text[1::2], strict=True))
+
+    async def close(self) -> None:
+        for _, link in self._links.values():
+            await link.close()
+
+    async def _ask(self, link: Link, command: Command, doing: str) -> Any:
+        for _ in range(_TRIES - 1):
+            try:
+                return await link.call(command, doing, patience=self._patience)
+            except LostReplyError:
+                continue
+        return await link.call(command, doing, patience=self._patience)
+
+    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
+        if not queue:
+            raise BrokerError("the queue's name is empty; give a name such as stats-usage")
+        if queue not in self._links:
+            keys = QueueKeys(self._namespace, queue)
+            self._links[queue] = (keys, self._make_link(keys))
+        return self._links[queue]
+
+
+def _check(revision: str) -> None:
+    if not revision or any(character.isspace() for character in revision):
+        raise BrokerError(
+            f"the revision {revision!r} must be one word without spaces, or * for every revision"
+        )
