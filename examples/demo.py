@@ -37,6 +37,8 @@ EVENT_FILE = ROOT / "examples" / "usage" / "events.jsonl"
 QUEUE, NAMESPACE, NAME = "stats-usage", "utopia-queue", "stats-usage"
 #: Slow enough that the change of version is seen, fast enough for a demo of half a minute.
 BATCH, PAUSE, PAUSE_AFTER_CHANGE = 10, 0.08, 0.16
+#: Jobs that are kept until the change is through, so that the new version has work on a slow machine too.
+KEPT = 100
 START_SECONDS, FINISH_SECONDS, STOP_SECONDS = 45.0, 120.0, 45.0
 
 
@@ -130,11 +132,15 @@ async def show(progress: Progressing, console: Console, url: str, state_dir: Pat
         await inspector.close()
 
 
-async def publish(progress: Progressing, url: str, events: Sequence[bytes], change: asyncio.Event) -> None:
-    """Publish in small batches; say when half is out."""
+async def publish(
+    progress: Progressing, url: str, events: Sequence[bytes], change: asyncio.Event, changed: asyncio.Event
+) -> None:
+    """Publish in small batches; say when half is out, and keep the last until the version has changed."""
     publisher = broker_from_url(url, NAMESPACE).publisher()
     try:
         for start in range(0, len(events), BATCH):
+            if start >= len(events) - KEPT:
+                await changed.wait()
             progress.published += len(await publisher.publish_many(QUEUE, events[start : start + BATCH]))
             if progress.published >= len(events) // 2:
                 change.set()
@@ -251,8 +257,8 @@ async def demo(console: Console, work: Path) -> int:
         url, old = str(state["broker_url"]), status_of(state)["stable"]["revision"]
         progress.stage = f"{old} consumes"
         drawing = asyncio.create_task(show(progress, console, url, state_dir))
-        change = asyncio.Event()
-        publishing = asyncio.create_task(publish(progress, url, events, change))
+        change, changed = asyncio.Event(), asyncio.Event()
+        publishing = asyncio.create_task(publish(progress, url, events, change, changed))
 
         await change.wait()
         text = resource.read_text()
@@ -265,6 +271,7 @@ async def demo(console: Console, work: Path) -> int:
 
         await until("the end of the change of version", FINISH_SECONDS, rolled, up, log)
         progress.stage = f"{status_of(progress.state)['stable']['revision']} consumes"
+        changed.set()
         await publishing
         await until("the last settlement", FINISH_SECONDS, lambda: progress.settled >= len(events), up, log)
         await asyncio.sleep(0.6)  # one more frame, so that the last picture shows the end
