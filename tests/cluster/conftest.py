@@ -14,7 +14,8 @@ from e2e.fixtures import Helm, Kubectl
 from tests.cluster.operators import HOME, Installed, OperatorProcess, install, resting
 from tests.cluster.story import Story
 
-# pytest finds fixtures by their names in this module.
+# pytest finds fixtures and hooks by their names in this module.
+pytest_collection_modifyitems = fixtures.pytest_collection_modifyitems
 one_node_cluster, three_node_cluster = fixtures.one_node_cluster, fixtures.three_node_cluster
 helm, kubectl, namespace = fixtures.helm, fixtures.kubectl, fixtures.namespace
 

@@ -17,7 +17,6 @@ from queueworker_operator.plan.planner import plan
 from tests.operator.resources import after, body, facts, seen, target_of, worker
 from tests.operator.rule_cases import CASES, CHANGES, MALFORMED, Case, Change
 
-pytest_plugins = ["e2e.fixtures"]
 pytestmark = pytest.mark.cluster
 
 MESSAGES = {rule.id: rule.message for rule in RULES} | {rule.id: rule.message for rule in TRANSITIONS}

@@ -70,7 +70,7 @@ def unready(controller: Controller, lease: Lease, vitals: Vitals) -> list[str]:
 async def serve(
     port: int, controller: Controller, lease: Lease, vitals: Vitals, metrics: OperatorMetrics
 ) -> AsyncIterator[int]:
-    """Serve on all addresses; gives the port."""
+    """Serve on all addresses; gives the port (of IPv4, where a free one was asked for)."""
 
     def verdict(problems: list[str]) -> web.Response:
         return web.Response(
@@ -101,6 +101,8 @@ async def serve(
     try:
         site = web.TCPSite(runner, port=port)
         await site.start()
-        yield int(runner.addresses[0][1])
+        # A free port (0) is another one for each family: the IPv4 one is told, where there is one.
+        ports = {":" in str(address[0]): int(address[1]) for address in runner.addresses}
+        yield ports.get(False) or ports[True]
     finally:
         await runner.cleanup()
