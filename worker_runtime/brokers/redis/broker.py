@@ -78,10 +78,10 @@ class RedisBroker:
 
     def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance:
         """See `Broker.maintenance`. `max_takeovers` as in `renewer`."""
-        return RedisMaintenance(self._namespace, self._timing, self._safe_link, max_takeovers)
+        return RedisMaintenance(self._keys, self._timing, self._link, max_takeovers)
 
     def fences(self) -> Fences:
-        return RedisFences(self._namespace, self._safe_link, self._timing.command_timeout)
+        return RedisFences(self._keys, self._link, self._timing.command_timeout)
 
     def _keys(self, queue: str) -> QueueKeys:
         if not queue:

@@ -15,11 +15,13 @@ _TRIES = 3
 
 
 class RedisFences:
-    """Implements `Fences`. `make_link` verifies the placement of a queue before anything is sent.
+    """Implements `Fences`. `keys_of` refuses a queue that cannot be used before anything is sent.
     `patience` in seconds: how long an absent broker is waited for."""
 
-    def __init__(self, namespace: str, make_link: Callable[[QueueKeys], Link], patience: float) -> None:
-        self._namespace = namespace
+    def __init__(
+        self, keys_of: Callable[[str], QueueKeys], make_link: Callable[[QueueKeys], Link], patience: float
+    ) -> None:
+        self._keys_of = keys_of
         self._make_link = make_link
         self._patience = patience
         self._links: dict[str, tuple[QueueKeys, Link]] = {}
@@ -65,7 +67,7 @@ class RedisFences:
         if not queue:
             raise BrokerError("the queue's name is empty; give a name such as stats-usage")
         if queue not in self._links:
-            keys = QueueKeys(self._namespace, queue)
+            keys = self._keys_of(queue)
             self._links[queue] = (keys, self._make_link(keys))
         return self._links[queue]
 

@@ -43,9 +43,13 @@ class RedisMaintenance:
     """Implements `Maintenance`."""
 
     def __init__(
-        self, namespace: str, timing: Timing, make_link: Callable[[QueueKeys], Link], max_takeovers: int
+        self,
+        keys_of: Callable[[str], QueueKeys],
+        timing: Timing,
+        make_link: Callable[[QueueKeys], Link],
+        max_takeovers: int,
     ) -> None:
-        self._namespace = namespace
+        self._keys_of = keys_of
         self._timing = timing
         self._make_link = make_link
         self._max_takeovers = max_takeovers
@@ -150,7 +154,7 @@ class RedisMaintenance:
 
     def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
         if queue not in self._links:
-            keys = QueueKeys(self._namespace, queue)
+            keys = self._keys_of(queue)
             self._links[queue] = (keys, self._make_link(keys))
         return self._links[queue]
 
