@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from examples.usage.jobs import BY_VERSION, EVENTS, HANDLED
+from queueworker_operator.act.processes import end_with_parent
 from worker_runtime.brokers.base import QueueReading
 from worker_runtime.brokers.connect import broker_from_url
 
@@ -133,13 +134,17 @@ async def show(progress: Progressing, console: Console, url: str, state_dir: Pat
 
 
 async def publish(
-    progress: Progressing, url: str, events: Sequence[bytes], change: asyncio.Event, changed: asyncio.Event
+    progress: Progressing,
+    url: str,
+    events: Sequence[bytes],
+    change: asyncio.Event,
+    changed: asyncio.Event | None = None,
 ) -> None:
-    """Publish in small batches; say when half is out, and keep the last until the version has changed."""
+    """Publish in small batches; say when half is out, and keep the last until the version has `changed`."""
     publisher = broker_from_url(url, NAMESPACE).publisher()
     try:
         for start in range(0, len(events), BATCH):
-            if start >= len(events) - KEPT:
+            if changed and start >= len(events) - KEPT:
                 await changed.wait()
             progress.published += len(await publisher.publish_many(QUEUE, events[start : start + BATCH]))
             if progress.published >= len(events) // 2:
@@ -246,7 +251,12 @@ async def demo(console: Console, work: Path) -> int:
     )
     with log.open("wb") as output:
         up = await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+            *command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=end_with_parent(os.getpid()),
         )
     drawing: asyncio.Task[None] | None = None
     try:

@@ -186,7 +186,7 @@ class ProcessGroup:
                 stdout=writing,
                 stderr=writing,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(os.getpid()),
+                preexec_fn=end_with_parent(os.getpid()),
             )
         except OSError as error:
             os.close(reading)
@@ -282,7 +282,7 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _end_with_parent(parent: int) -> Callable[[], None] | None:
+def end_with_parent(parent: int) -> Callable[[], None] | None:
     """For the child, before it runs the program: SIGTERM when the parent dies. Linux only."""
     if _libc is None:
         return None
