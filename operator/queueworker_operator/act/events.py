@@ -33,7 +33,9 @@ async def post(api: ApiServer, owner: Metadata, event: EmitEvent, instance: str,
     except AlreadyExistsError:
         return
     except (ApiError, UnavailableError) as error:
-        log.warning("an event was not posted", extra={"queueworker": owner.name, "error": str(error)})
+        # A namespace that is going takes no new objects, and nobody is left to read them there.
+        level = logging.DEBUG if "being terminated" in str(error) else logging.WARNING
+        log.log(level, "an event was not posted", extra={"queueworker": owner.name, "error": str(error)})
 
 
 def _body(owner: Metadata, event: EmitEvent, instance: str, now: datetime) -> Body:

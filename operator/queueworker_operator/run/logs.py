@@ -33,6 +33,8 @@ def configure(level: str, stream: IO[str] | None = None) -> None:
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # It warns that it gets no signals, which is meant so.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     # kopf reports each event that it hands over; we report what we do about it.
     for chatty in ("kopf", "aiohttp.access", "asyncio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
