@@ -25,7 +25,8 @@ def declared() -> dict[str, list[str]]:
     runtime = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     operator = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
     of_runtime = runtime["dependencies"]
-    of_operator = [*of_runtime, *(d for d in operator["dependencies"] if Requirement(d).name != "queueworker")]
+    others = [text for text in operator["dependencies"] if Requirement(text).name != "queueworker"]
+    of_operator = [*of_runtime, *others]
     return {
         "runtime.txt": of_runtime,
         "operator.txt": of_operator,
@@ -70,7 +71,9 @@ def faults() -> list[str]:
 def main() -> int:
     if "--check" in sys.argv[1:]:
         problems = faults()
-        print("\n".join([*problems, "Run: make lock"]) if problems else "Lock files match the pyproject files.")
+        print(
+            "\n".join([*problems, "Run: make lock"] if problems else ["Lock files match the declarations."])
+        )
         return 1 if problems else 0
     for name, requirements in declared().items():
         print(f"requirements/{name}")
