@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 .PHONY: help demo test demo-kind e2e check lint generate lock bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## 1,000 jobs through a change of version, on this machine, without a cluster
 	@scripts/environment.sh run
