@@ -13,17 +13,30 @@ if TYPE_CHECKING:
     from worker_runtime.app import App
     from worker_runtime.binding import RegistrationError
     from worker_runtime.brokers.base import Timing
+    from worker_runtime.deferred import Commit
     from worker_runtime.message import Context, Message
+    from worker_runtime.retry import Retry
 
 __version__ = "0.1.0"
 
-__all__ = ["App", "Context", "Message", "RegistrationError", "Timing", "__version__"]
+__all__ = [
+    "App",
+    "Commit",
+    "Context",
+    "Message",
+    "RegistrationError",
+    "Retry",
+    "Timing",
+    "__version__",
+]
 
 _HOMES = {
     "App": "worker_runtime.app",
+    "Commit": "worker_runtime.deferred",
     "Context": "worker_runtime.message",
     "Message": "worker_runtime.message",
     "RegistrationError": "worker_runtime.binding",
+    "Retry": "worker_runtime.retry",
     "Timing": "worker_runtime.brokers.base",
 }
 

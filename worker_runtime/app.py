@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from worker_runtime.binding import RegistrationError
-from worker_runtime.brokers.base import Broker, Publisher, Timing
+from worker_runtime.brokers.base import MAX_TAKEOVERS, Broker, Publisher, Timing
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.hooks import Hook, HookKind, make_hook
-from worker_runtime.job import Job, make_job
+from worker_runtime.job import COMMIT_TIMEOUT, Job, make_job
 from worker_runtime.outbox import Outbox, encode_payload
+from worker_runtime.retry import Retry
 from worker_runtime.settings import Settings, SettingsError, settings_from
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -26,6 +27,7 @@ def timing_from(settings: Settings, base: Timing = Timing()) -> Timing:  # noqa:
         expiry=settings.expiry_seconds,
         reservation=settings.expiry_seconds / 2,
         block=settings.block_seconds,
+        job_ttl=settings.job_ttl_seconds,
     )
 
 
@@ -64,9 +66,14 @@ class App:
         coroutines: int = 1,
         prefetch: int | None = None,
         groups: Iterable[str] = (),
+        retry: Retry | None = None,
+        max_takeovers: int = MAX_TAKEOVERS,
+        commit_timeout: float = COMMIT_TIMEOUT,
     ) -> Callable[[Function], Function]:
         """Register the decorated function as the handler of a queue. `prefetch` defaults to `coroutines`.
-        Raises RegistrationError."""
+        Without `retry` a failed message goes to the failed list. A message that lost its owner
+        `max_takeovers` times is a dead letter (0: never). A handler that takes a `Commit` or returns a
+        future has `commit_timeout` seconds to decide. Raises RegistrationError."""
         localns = sys._getframe(1).f_locals
 
         def register(handler: Function) -> Function:
@@ -75,7 +82,17 @@ class App:
                     f"job {queue!r} is registered twice: by {self.jobs[queue].name} and now by "
                     f"{handler.__module__}.{handler.__qualname__}. One queue has one handler."
                 )
-            self.jobs[queue] = make_job(queue, handler, coroutines, prefetch, groups, localns)
+            self.jobs[queue] = make_job(
+                queue,
+                handler,
+                coroutines,
+                prefetch,
+                groups,
+                localns,
+                retry=retry,
+                max_takeovers=max_takeovers,
+                commit_timeout=commit_timeout,
+            )
             return handler
 
         return register
@@ -151,6 +168,8 @@ class App:
             timing = replace(timing, expiry=settings.expiry_seconds, reservation=settings.expiry_seconds / 2)
         if "block_seconds" in explicit:
             timing = replace(timing, block=settings.block_seconds)
+        if "job_ttl_seconds" in explicit:
+            timing = replace(timing, job_ttl=settings.job_ttl_seconds)
         self.timing = timing
 
     def selected_jobs(self, settings: Settings) -> list[Job]:
@@ -165,6 +184,10 @@ class App:
                     f"{', '.join(sorted(self.jobs))}."
                 )
             chosen = [self.jobs[settings.queue]]
+        if settings.max_takeovers is not None:
+            chosen = [replace(job, max_takeovers=settings.max_takeovers) for job in chosen]
+        if settings.commit_timeout_seconds is not None:
+            chosen = [replace(job, commit_timeout=settings.commit_timeout_seconds) for job in chosen]
         if settings.coroutines is None and settings.prefetch is None:
             return chosen
         if len(chosen) > 1:

@@ -1,6 +1,6 @@
 """How a handler's parameters are filled: read once from its annotations when the job is registered.
 
-The first parameter that is neither a Message nor a Context is the payload. Every other one names a resource
+The first parameter that is no Message, Context or Commit is the payload. Every other one names a resource
 of the app. A keyword-only parameter is always a resource (or a Message or Context).
 """
 
@@ -17,6 +17,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter
 
 from worker_runtime.brokers.base import Delivery
+from worker_runtime.deferred import Commit
 from worker_runtime.message import Context, Message
 
 
@@ -51,7 +52,7 @@ class Binding:
     """What each parameter of a handler gets, in calling order."""
 
     handler: Callable[..., Any]
-    #: (parameter, source) with source "payload", "message", "context" or "resource"
+    #: (parameter, source) with source "payload", "message", "context", "commit" or "resource"
     positional: tuple[tuple[str, str], ...]
     keywords: tuple[tuple[str, str], ...]
     optional: frozenset[str]
@@ -61,7 +62,11 @@ class Binding:
 
     @property
     def needs_context(self) -> bool:
-        return any(source == "context" for _, source in (*self.positional, *self.keywords))
+        return any(source in ("context", "commit") for _, source in (*self.positional, *self.keywords))
+
+    @property
+    def needs_commit(self) -> bool:
+        return any(source == "commit" for _, source in (*self.positional, *self.keywords))
 
     def resolve(self, resources: Mapping[str, Any]) -> tuple[Prepare, Callable[..., Any]]:
         """Fix the resources, once per process. Returns what prepares the arguments and what takes them.
@@ -103,6 +108,8 @@ class Binding:
             return lambda delivery, context: context.message if context else Message.of(delivery)
         if source == "context":
             return lambda delivery, context: context
+        if source == "commit":
+            return lambda delivery, context: context.commit if context else None
         if parameter not in resources:
             raise RegistrationError(
                 f"{name_of(self.handler)} asks for the resource {parameter!r}, but the app has "
@@ -133,6 +140,8 @@ def bind(handler: Callable[..., Any], localns: Mapping[str, Any]) -> Binding:
             source = "message"
         elif annotation is Context:
             source = "context"
+        elif annotation is Commit:
+            source = "commit"
         elif not has_payload and not keyword_only:
             source, payload, has_payload = "payload", annotation, True
         else:

@@ -1,4 +1,4 @@
-"""One message through hooks and handler. Whatever user code does, the answer is a reason or None."""
+"""One message through hooks and handler. Whatever user code does, the answer is done, failed, or later."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from worker_runtime.brokers.base import Delivery
+from worker_runtime.deferred import Commit, Deferrals
 from worker_runtime.hooks import Hook, HookKind
 from worker_runtime.job import Job
 from worker_runtime.logs import current_delivery
@@ -31,6 +33,16 @@ def describe(error: BaseException) -> str:
     return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a message is not done."""
+
+    reason: str
+    error: BaseException
+    #: False when the payload is not what the handler takes.
+    fits: bool = True
+
+
 class Execution:
     """Bound to one job in one process. Raises RegistrationError when a resource is missing."""
 
@@ -40,12 +52,15 @@ class Execution:
         hooks: Sequence[Hook],
         resources: Mapping[str, Any],
         pool: ThreadPoolExecutor | None,
+        deferrals: Deferrals,
     ) -> None:
         #: Set before the worker cancels its own handlers; any other cancellation comes from user code.
         self.abandoned = False
         self._job = job
         self._resources = resources
         self._pool = pool
+        self._deferrals = deferrals
+        self._with_commit = job.binding.needs_commit
         self._prepare, self._call = job.binding.resolve(resources)
         self._init = [hook for hook in hooks if hook.kind is HookKind.INIT]
         self._shutdown = [hook for hook in hooks if hook.kind is HookKind.SHUTDOWN]
@@ -56,22 +71,27 @@ class Execution:
 
     def context(self, delivery: Delivery) -> Context | None:
         """A context, when a handler or hook of this job can see it."""
-        return Context(Message.of(delivery), self._resources) if self._with_context else None
+        if not self._with_context:
+            return None
+        commit = self._deferrals.new(delivery) if self._with_commit else None
+        return Context(Message.of(delivery), self._resources, commit=commit)
 
-    async def run(self, delivery: Delivery, context: Context | None) -> str | None:
-        """None when the message is done, else why it is rejected."""
+    async def run(self, delivery: Delivery, context: Context | None) -> Failure | Commit | None:
+        """None when the message is done, a Commit when it will be later, else why it is rejected."""
         try:
             try:
                 arguments = self._prepare(delivery, context)
             except Exception as error:
                 reason = f"the payload does not fit {self._job.binding.payload_type}: {describe(error)}"
                 log.error("%s", reason, extra={"queue": delivery.queue})
-                await self._tell(error, context)
-                return reason[:LONGEST_REASON]
+                await self.tell(error, context)
+                return Failure(reason[:LONGEST_REASON], error, fits=False)
             if self._plain:
-                await self._call(*arguments)
+                result = await self._call(*arguments)
             else:
-                await self._run_with_hooks(delivery, context, arguments)
+                result = await self._run_with_hooks(delivery, context, arguments)
+            if result is not None or self._with_commit:
+                return self._deferral(result, delivery, context)
             return None
         except BaseException as error:
             # Also SystemExit, KeyboardInterrupt and CancelledError: user code may raise them, and the
@@ -84,25 +104,37 @@ class Execution:
                 _stay_alive()
             reason = describe(error)
             log.error("handler failed: %s", reason, exc_info=error, extra={"queue": delivery.queue})
-            await self._tell(error, context)
-            return reason
+            await self.tell(error, context)
+            return Failure(reason, error)
+
+    def _deferral(self, result: Any, delivery: Delivery, context: Context | None) -> Commit | None:
+        """What decides a message whose handler has returned; None when its return is the end."""
+        if context is not None and context.commit is not None:
+            return context.commit
+        if not isinstance(result, Future) and not inspect.isawaitable(result):
+            return None
+        commit = self._deferrals.new(delivery)
+        commit.follow(result)
+        return commit
 
     async def _run_with_hooks(
         self, delivery: Delivery, context: Context | None, arguments: tuple[Any, ...]
-    ) -> None:
+    ) -> Any:
         for hook in self._init:
             await hook.run(self._resources, context)
         if self._job.is_async:
-            await self._call(*arguments)
+            result = await self._call(*arguments)
         else:
             loop = asyncio.get_running_loop()
             result = await loop.run_in_executor(self._pool, _in_thread, self._call, arguments, delivery)
-            if inspect.isawaitable(result):  # an async function behind a plain wrapper
-                await result
+            if inspect.iscoroutine(result):  # an async function behind a plain wrapper
+                result = await result
         for hook in self._shutdown:
             await hook.run(self._resources, context)
+        return result
 
-    async def _tell(self, error: BaseException, context: Context | None) -> None:
+    async def tell(self, error: BaseException, context: Context | None) -> None:
+        """Run the error hooks."""
         for hook in self._error:
             await self.run_aside(hook, context, error)
 

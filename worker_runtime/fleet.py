@@ -9,7 +9,7 @@ from typing import Any
 
 from worker_runtime.state import COUNTERS
 
-GAUGES = ("coroutines", "prefetch", "waiting", "running", "unconfirmed")
+GAUGES = ("coroutines", "prefetch", "waiting", "running", "unconfirmed", "deferred")
 BUCKETS = ("durations", "latencies")
 SUMS = ("durations_sum", "latencies_sum")
 

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from worker_runtime.binding import Binding, RegistrationError, bind, name_of
+from worker_runtime.brokers.base import MAX_TAKEOVERS
+from worker_runtime.retry import Retry
+
+#: Seconds that a deferred commit may take, where a job says nothing else.
+COMMIT_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,12 @@ class Job:
     prefetch: int
     #: Hooks of these groups run for this job, besides those for every job.
     groups: tuple[str, ...]
+    #: What becomes of failed messages; None sends them to the failed list.
+    retry: Retry | None = None
+    #: A message that lost its owner this often is a dead letter; 0 is no limit.
+    max_takeovers: int = MAX_TAKEOVERS
+    #: Seconds from the return of a handler within which its deferred commit must be decided.
+    commit_timeout: float = COMMIT_TIMEOUT
 
     def with_limits(self, coroutines: int | None, prefetch: int | None) -> Job:
         """The same job with other limits. A prefetch that was not given follows the coroutines only where
@@ -54,15 +65,40 @@ def make_job(
     prefetch: int | None,
     groups: Iterable[str],
     localns: Mapping[str, Any],
+    *,
+    retry: Retry | None = None,
+    max_takeovers: int = MAX_TAKEOVERS,
+    commit_timeout: float = COMMIT_TIMEOUT,
 ) -> Job:
     """Check and bind a handler. Opens no connection. Raises RegistrationError."""
     if not queue or any(c.isspace() for c in queue):
         raise RegistrationError(f"job {queue!r}: a queue's name must be one word without spaces.")
     bound = coroutines if prefetch is None else prefetch
     check_limits(queue, coroutines, bound)
+    if max_takeovers < 0:
+        raise RegistrationError(
+            f"job {queue!r}: max_takeovers is {max_takeovers}, it must be 1 or more, or 0 for no limit."
+        )
+    if not 0 < commit_timeout < 1e9:
+        raise RegistrationError(
+            f"job {queue!r}: commit_timeout is {commit_timeout}, it must be a number of seconds above 0."
+        )
+    if retry is not None and not isinstance(retry, Retry):
+        raise RegistrationError(f"job {queue!r}: retry is {retry!r}, it must be a Retry(...) or None.")
     if not callable(handler):
         raise RegistrationError(f"job {queue!r}: {handler!r} is not a function.")
     call = getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
     chosen = (groups,) if isinstance(groups, str) else tuple(groups)
-    return Job(queue, name_of(handler), bind(handler, localns), is_async, coroutines, bound, chosen)
+    return Job(
+        queue,
+        name_of(handler),
+        bind(handler, localns),
+        is_async,
+        coroutines,
+        bound,
+        chosen,
+        retry,
+        max_takeovers,
+        commit_timeout,
+    )

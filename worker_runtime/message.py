@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from worker_runtime.brokers.base import Delivery
+from worker_runtime.deferred import Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Context:
     resources: Mapping[str, Any]
     #: Free for hooks and handlers; thrown away with the message.
     values: dict[str, Any] = field(default_factory=dict)
+    #: The handle of a handler that takes a Commit, else None.
+    commit: Commit | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -25,12 +25,15 @@ _COUNTER_HELP = {
     "missing": "Settlements of messages that the broker does not know",
     "unknown": "Settlements whose answer was lost",
     "poisoned": "Messages that could not be decoded",
-    "handler_errors": "Handlers that raised, or payloads that did not fit",
+    "handler_errors": "Handlers that raised, payloads that did not fit, deferred commits that failed",
+    "retried": "Rejected messages that were scheduled again",
+    "dead_lettered": "Rejected messages that became dead letters",
 }
 _GAUGE_HELP = {
     "waiting": "Deliveries that wait for a handler",
     "running": "Deliveries that a handler works on",
     "unconfirmed": "Finished deliveries whose settlement is not confirmed",
+    "deferred": "Unconfirmed deliveries whose handler has returned and has not decided yet",
     "prefetch": "Upper bound of outstanding deliveries",
     "coroutines": "Handlers that run at once",
 }

@@ -120,11 +120,14 @@ class WorkerProcess:
         running = [
             f"{state.job_name} ({delivery.pid})" for state in self._states for delivery in state.running_now()
         ]
+        deferred = sum(len(state.deferred) for state in self._states)
         log.error(
-            "the deadline of %.1f s passed with %d messages outstanding, left to be recovered; running: %s",
+            "the deadline of %.1f s passed with %d messages outstanding, left to be recovered; running: %s; "
+            "handled and not confirmed by the job: %d",
             allowed,
             held,
             ", ".join(running) or "none",
+            deferred,
         )
         self._leave(exits.LEFT_WORK)
 
@@ -237,7 +240,7 @@ class WorkerProcess:
         for job in jobs:
             state = QueueState(job.queue, job.name, job.coroutines, job.prefetch, app.timing.expiry)
             consumer = broker.consumer(job.queue, self.identity)
-            renewal = await self._background.call(self._renewal(app, broker, state))
+            renewal = await self._background.call(self._renewal(app, broker, state, job))
 
             async def verify(renewal: Renewal = renewal) -> bool:
                 return await self._background.call(renewal.verify())
@@ -275,8 +278,9 @@ class WorkerProcess:
         log.info("stopped")
         return code
 
-    async def _renewal(self, app: App, broker: Broker, state: QueueState) -> Renewal:
-        renewal = Renewal(state, broker.renewer(state.queue, self.identity), app.timing)
+    async def _renewal(self, app: App, broker: Broker, state: QueueState, job: Job) -> Renewal:
+        renewer = broker.renewer(state.queue, self.identity, max_takeovers=job.max_takeovers)
+        renewal = Renewal(state, renewer, app.timing)
         await renewal.start()
         return renewal
 

@@ -20,6 +20,8 @@ from worker_runtime.state import QueueState
 STALL = 1.0
 #: Seconds between two looks whether there is something new to announce.
 LOOK = 0.2
+#: Seconds between two looks at the delayed retries, where none is due earlier.
+PROMOTION = 1.0
 
 log = logging.getLogger("queueworker.renewal")
 
@@ -39,6 +41,7 @@ class Renewal:
             asyncio.create_task(self._renew_loop(), name=f"renew {self._state.queue}"),
             asyncio.create_task(self._recover_loop(), name=f"recover {self._state.queue}"),
             asyncio.create_task(self._announce_loop(), name=f"announce {self._state.queue}"),
+            asyncio.create_task(self._promote_loop(), name=f"promote {self._state.queue}"),
         ]
 
     async def stop(self) -> None:
@@ -118,6 +121,12 @@ class Renewal:
                         recovered.reservations,
                         extra=self._extra,
                     )
+                if recovered.crash_loops:
+                    log.error(
+                        "%d messages lost their owner too often and are dead letters now (crash-loop)",
+                        recovered.crash_loops,
+                        extra=self._extra,
+                    )
             # Spread, so that many workers do not look at the same moment.
             await asyncio.sleep(period * random.uniform(0.7, 1.3))
 
@@ -143,6 +152,23 @@ class Renewal:
                     due = state.clock() + period
                 told = news
             await asyncio.sleep(min(LOOK, period))
+
+    async def _promote_loop(self) -> None:
+        """Delayed retries become ready within about a second of their time, whichever worker made them."""
+        failing = False
+        while True:
+            pause = PROMOTION * random.uniform(0.7, 1.0)
+            try:
+                promoted = await self._renewer.promote()
+            except Exception as error:
+                if not failing:
+                    failing = True
+                    self._tell("promotion of delayed retries", error)
+            else:
+                failing = False
+                if promoted.next_due is not None:
+                    pause = min(pause, promoted.next_due + random.uniform(0.0, 0.02))
+            await asyncio.sleep(pause)
 
 
 class Heartbeat:

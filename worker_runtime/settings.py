@@ -32,6 +32,10 @@ class Settings:
     shutdown_seconds: float = 30.0
     expiry_seconds: float = 60.0
     block_seconds: float = 2.0
+    job_ttl_seconds: float = 0.0
+    #: None leaves what the code says of each job.
+    max_takeovers: int | None = None
+    commit_timeout_seconds: float | None = None
     #: 0 turns the admin endpoints off.
     admin_port: int = 0
     admin_host: str = "0.0.0.0"
@@ -67,6 +71,20 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e7:
         raise ValueError("must be a number of seconds above 0")
+    return value
+
+
+def _seconds_or_zero(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise ValueError("must be a number of seconds, or 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("must be 0 or more")
     return value
 
 
@@ -110,6 +128,24 @@ VARIABLES: tuple[Variable, ...] = (
         "unrenewed deliveries may be taken over after this",
     ),
     Variable("QUEUEWORKER_BLOCK_SECONDS", "block_seconds", _seconds, "longest wait on an empty queue"),
+    Variable(
+        "QUEUEWORKER_JOB_TTL_SECONDS",
+        "job_ttl_seconds",
+        _seconds_or_zero,
+        "how long records of failed and dead messages are kept; 0 is for ever",
+    ),
+    Variable(
+        "QUEUEWORKER_MAX_TAKEOVERS",
+        "max_takeovers",
+        _count,
+        "a message that lost its owner this often is a dead letter, 0 is never; default 10",
+    ),
+    Variable(
+        "QUEUEWORKER_COMMIT_TIMEOUT_SECONDS",
+        "commit_timeout_seconds",
+        _seconds,
+        "a deferred commit must be decided within this; default 300",
+    ),
     Variable(
         "QUEUEWORKER_ADMIN_PORT", "admin_port", _port, "port of /livez /readyz /status /metrics; 0 is off"
     ),

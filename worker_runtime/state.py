@@ -30,6 +30,8 @@ COUNTERS = (
     "unknown",
     "poisoned",
     "handler_errors",
+    "retried",
+    "dead_lettered",
 )
 
 
@@ -58,6 +60,7 @@ class QueueState:
         "confirmed_at",
         "coroutines",
         "current",
+        "deferred",
         "durations",
         "fence",
         "job_name",
@@ -94,6 +97,8 @@ class QueueState:
         #: What each handler slot runs at this moment.
         self.current: list[Delivery | None] = [None] * coroutines
         self.running = 0
+        #: Open commits of handlers that have returned; part of the unconfirmed.
+        self.deferred: dict[int, Any] = {}
         self.phase = "starting"
         #: Why the broker cannot be used at the moment; empty when it can.
         self.broker_problem = ""
@@ -122,6 +127,8 @@ class QueueState:
         self.unknown = 0
         self.poisoned = 0
         self.handler_errors = 0
+        self.retried = 0
+        self.dead_lettered = 0
 
     def trusted(self, now: float) -> bool:
         """Whether every waiting delivery is certainly still owned by this process."""
@@ -170,6 +177,7 @@ class QueueState:
             "waiting": waiting,
             "running": running,
             "unconfirmed": unconfirmed,
+            "deferred": len(self.deferred),
             **{name: getattr(self, name) for name in COUNTERS},
             "receiving": self.receiving,
             "broker_problem": self.broker_problem,

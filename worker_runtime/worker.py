@@ -23,11 +23,13 @@ from worker_runtime.brokers.base import (
     Outcome,
     Settlement,
 )
-from worker_runtime.execution import Execution
+from worker_runtime.deferred import Commit, CommitTimeoutError, Deferrals
+from worker_runtime.execution import Execution, Failure, describe
 from worker_runtime.hooks import Hook, HookKind
 from worker_runtime.job import Job
 from worker_runtime.logs import current_delivery
 from worker_runtime.message import Context, Message
+from worker_runtime.rejection import rejection
 from worker_runtime.state import QueueState
 
 #: Seconds between two questions whether a fence is still there.
@@ -66,7 +68,8 @@ class Worker:
         covering = [hook for hook in hooks if hook.covers(job.groups)]
         self._success_hooks = [hook for hook in covering if hook.kind is HookKind.SUCCESS]
         self._pool = None if job.is_async else ThreadPoolExecutor(job.coroutines, f"queueworker {job.queue}")
-        self._execution = Execution(job, covering, resources, self._pool)
+        self._deferrals = Deferrals(state.deferred, job.commit_timeout)
+        self._execution = Execution(job, covering, resources, self._pool, self._deferrals)
         self._buffer: list[Settlement] = []
         self._settling = 0
         #: Confirmed messages whose success hooks have not run yet, with their contexts.
@@ -93,6 +96,7 @@ class Worker:
             self._receiver,
             asyncio.create_task(self._settle_loop(), name=f"settle {self.job.queue}"),
             asyncio.create_task(self._confirm_loop(), name=f"confirm {self.job.queue}"),
+            asyncio.create_task(self._deferred_loop(), name=f"deferred {self.job.queue}"),
             *(
                 asyncio.create_task(self._handle_loop(slot), name=f"handler {slot} {self.job.queue}")
                 for slot in range(self.job.coroutines)
@@ -228,7 +232,7 @@ class Worker:
         waiting, current, lost = state.waiting, state.current, state.lost
         execution, contexts = self._execution, self._contexts
         durations, latencies = state.durations.observe, state.latencies.observe
-        commit, reject = Action.COMMIT, Action.REJECT
+        commit = Action.COMMIT
         half = max(1, state.prefetch // 2)
         turn_began = clock()
         while not self._halted:
@@ -251,22 +255,53 @@ class Worker:
             current_delivery.set(delivery)
             latencies(started + state.wall_offset - delivery.timestamp)
             context = execution.context(delivery)
-            reason = await execution.run(delivery, context)
+            result = await execution.run(delivery, context)
             ended = clock()
             current[slot] = None
             state.running -= 1
             durations(ended - started)
-            if reason is None:
+            if result is None:
                 if context is not None:
                     contexts[id(delivery)] = context
                 buffer.append(Settlement(delivery, commit))
+                self._to_settle.set()
+            elif isinstance(result, Failure):
+                if context is not None and context.commit is not None:
+                    self._deferrals.give_up(context.commit)
+                self._reject(delivery, result)
             else:
-                state.handler_errors += 1
-                buffer.append(Settlement(delivery, reject, reason))
-            self._to_settle.set()
+                if context is not None:
+                    contexts[id(delivery)] = context
+                self._deferrals.defer(result)
             if ended - turn_began > TURN or (self._settling == 0 and len(buffer) >= half):
                 await asyncio.sleep(0)
                 turn_began = clock()
+
+    def _reject(self, delivery: Delivery, failure: Failure) -> None:
+        self.state.handler_errors += 1
+        self._buffer.append(rejection(self.job, delivery, failure))
+        self._to_settle.set()
+
+    async def _deferred_loop(self) -> None:
+        """Settle what handlers decide after their return."""
+        while True:
+            decided = await self._deferrals.take()
+            confirmed = [one for one in decided if one.error is None]
+            if confirmed:
+                self._buffer.extend(Settlement(one.delivery, Action.COMMIT) for one in confirmed)
+                self._to_settle.set()
+            for one in decided:
+                if one.error is not None:
+                    await self._fail_deferred(one, one.error)
+
+    async def _fail_deferred(self, commit: Commit, error: BaseException) -> None:
+        delivery = commit.delivery
+        current_delivery.set(delivery)
+        reason = describe(error)
+        shown = None if isinstance(error, CommitTimeoutError) else error
+        log.error("deferred commit failed: %s", reason, exc_info=shown, extra=self._extra)
+        await self._execution.tell(error, self._contexts.pop(id(delivery), None))
+        self._reject(delivery, Failure(reason, error))
 
     async def _regain_trust(self) -> None:
         """Wait until the broker has said which of the waiting deliveries are still ours."""
@@ -355,6 +390,10 @@ class Worker:
                 self._to_confirm.set()
         elif outcome is Outcome.REJECTED:
             state.rejected += 1
+            if settlement.action is Action.RETRY:
+                state.retried += 1
+            elif settlement.action is Action.DEAD:
+                state.dead_lettered += 1
         elif outcome is Outcome.RELEASED:
             state.released += 1
         elif outcome is Outcome.SUPERSEDED:

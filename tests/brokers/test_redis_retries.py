@@ -129,6 +129,7 @@ async def _recovered(renewer: Renewer) -> bool:
 
 async def _lose_owner(site: Site, renewer: Renewer) -> None:
     consumer = site.consumer("victim", timing=dataclasses.replace(HASTY, block=0.01))
+    await site.maintenance().promote("q", everything=True)
     assert (await receive(consumer)).deliveries
     await eventually(lambda: _recovered(renewer))
 
@@ -141,7 +142,8 @@ async def test_a_message_that_loses_too_many_owners_is_a_dead_letter(standalone:
     for count in (1, 2):
         await _lose_owner(standalone, renewer)
         assert client.hgetall(keys.takeovers) == {b"a": b"%d" % count}
-        assert standalone.ready() == [raw], "its bytes are untouched"
+        places = [*standalone.ready(), *client.zrange(keys.delayed, 0, -1)]
+        assert places == [raw], "its bytes are untouched"
     assert 6 < client.ttl(keys.takeovers) / 86_400 <= 7
     await _lose_owner(standalone, renewer)
     reading = await standalone.read()
@@ -175,7 +177,29 @@ async def test_no_limit_means_no_limit(standalone: Site) -> None:
     renewer = standalone.renewer(max_takeovers=0)
     for _ in range(12):
         await _lose_owner(standalone, renewer)
-    assert (await standalone.read()).ready == 1
+    assert (await standalone.read()).delayed == 1
+    [(_, due)] = standalone.client.zrange(standalone.keys.delayed, 0, -1, withscores=True)
+    assert 20 < due / 1000 - time.time() < 100, "the wait between takeovers is bounded"
+
+
+async def test_what_lost_its_owner_twice_is_parted_from_its_companions(standalone: Site) -> None:
+    """One message that kills its worker takes all down that were prefetched with it, again and again, unless
+    they come back at other times than it does."""
+    client, keys = standalone.client, standalone.keys
+    raws = [envelope(f"p{n:02}") for n in range(40)]
+    push(standalone, *raws)
+    renewer = standalone.renewer()
+    await _lose_owner(standalone, renewer)
+    assert standalone.ready() == raws, "once is no suspicion: to the head, in order"
+    before = time.time()
+    await _lose_owner(standalone, renewer)
+    apart = client.zrange(keys.delayed, 0, -1, withscores=True)
+    assert sorted(raw for raw, _ in apart) == sorted(raws)
+    waits = [due / 1000 - before for _, due in apart]
+    assert min(waits) > 0.4
+    assert max(waits) - min(waits) > 0.5
+    reading = await standalone.read()
+    assert (reading.delayed, reading.ready, reading.owned, reading.total) == (40, 0, 0, 0)
 
 
 # faults: each step cut before it ran and after it ran

@@ -62,8 +62,10 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     client.lpush(keys.processing, "old")
     client.set(keys.job("old"), envelope("old"))
     client.zadd(keys.liveness, {"p4": 1})
+    client.hset(keys.takeovers, "p3", 1)
     taken = [(b"p3", None), (b"p4", None), (b"old", 1.0), (b"stale", None)]
-    yield transitions.recover_delivery(keys, taken, 60, 2, 5), [2, 0, 1]
+    yield transitions.recover_delivery(keys, taken[:1], 60, 3, 5), [1, 0, 0]
+    yield transitions.recover_delivery(keys, taken, 60, 2, 5), [1, 0, 1]
     client.hset(keys.fence, "r", "stop")
     yield transitions.reserve(keys, "two", "r", 10, 60), [b"fenced", b"stop"]
     client.zadd(keys.workers, {"silent": 1})

@@ -20,6 +20,8 @@ _OWN = {
     "unfence": ("worker_runtime.cli.fence", "unfence_command"),
     "verify-empty": ("worker_runtime.cli.verify_empty", "verify_empty_command"),
     "explain": ("worker_runtime.cli.explain", "explain_command"),
+    "recover": ("worker_runtime.cli.recover", "recover_command"),
+    "retry": ("worker_runtime.cli.retry", "retry_command"),
     "settings": ("worker_runtime.cli.settings", "settings_command"),
 }
 

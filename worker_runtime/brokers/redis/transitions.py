@@ -157,6 +157,7 @@ def recover_delivery(
             keys.takeovers,
             keys.dead,
             keys.failed_count,
+            keys.delayed,
             *[keys.job(pid) for pid, _ in candidates],
             *[keys.reason(pid) for pid, _ in candidates],
         ],

@@ -1,0 +1,169 @@
+"""Failed work of real workers: later tries, dead letters, crash loops, and the commands for what is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import Bench
+from tests.runtime.running import queueworker, wait_until
+
+POLICY = """
+    from pydantic import BaseModel
+    from worker_runtime import App, Message, Retry
+    app = App.from_env()
+
+    class Work(BaseModel):
+        name: str
+        fails: int = 0
+
+    @app.on_error
+    def failed(error: Exception) -> None:
+        with open("failed", "a") as file:
+            file.write(type(error).__name__ + "\\n")
+
+    @app.job("q", prefetch=10, retry=Retry(
+        max_attempts=3, backoff=0.05, jitter=0, retry_on=(ValueError,), dead_on=(FileNotFoundError,)))
+    async def work(work: Work, message: Message) -> None:
+        with open("ran", "a") as file:
+            file.write(f"{work.name}:{message.attempts}\\n")
+        if work.name == "dead": raise FileNotFoundError("never")
+        if work.name == "odd": raise KeyError("not of the policy")
+        if message.attempts < work.fails: raise ValueError(f"try {message.attempts}")
+"""
+
+
+def test_a_policy_from_the_first_failure_to_the_end(bench: Bench) -> None:
+    worker = bench.run(POLICY)
+    works = ['{"name": "fine", "fails": 2}', '{"name": "never", "fails": 9}']
+    bench.publish("q", *works, '{"name": "dead"}', '{"name": "odd"}', '{"name": []}')
+    wait_until(
+        lambda: bench.succeeded() == 1 and bench.count("dead") == 3 and bench.count("failed") == 1,
+        "every end",
+    )
+    ran = worker.wrote()
+    assert sorted(ran) == sorted(
+        ["fine:0", "fine:1", "fine:2", "never:0", "never:1", "never:2", "dead:0", "odd:0"]
+    )
+    assert bench.count("delayed") == bench.count("owners") == bench.count("queue") == 0
+    queue = worker.status()["queues"]["q"]
+    assert (queue["committed"], queue["rejected"], queue["retried"], queue["dead_lettered"]) == (1, 8, 4, 3)
+    assert len(worker.wrote("failed")) == 8
+    assert worker.said("given up after 3 tries (exhausted): ValueError: try 2")
+    assert len(worker.said("comes again in")) == 4
+    _, text = worker.get("/metrics")
+    assert 'queueworker_retried_total{queue="q",revision="local"} 4.0' in text
+    assert worker.stop() == 0
+
+
+def test_a_retry_is_taken_soon_after_its_time_by_any_worker(bench: Bench) -> None:
+    """The worker that scheduled it is gone; another one, which never saw it, runs it."""
+    source = POLICY.replace("backoff=0.05", "backoff=3")
+    first = bench.run(source)
+    bench.publish("q", '{"name": "fine", "fails": 1}')
+    wait_until(lambda: bench.count("delayed") == 1, "the retry to be scheduled")
+    first.kill_group()
+    assert bench.succeeded() == 0
+    bench.run(source).consuming()
+    wait_until(lambda: bench.succeeded() == 1, "the retry")
+    assert first.wrote() == ["fine:0", "fine:1"]
+
+
+def test_a_message_that_kills_its_worker_again_and_again_is_a_dead_letter(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import os, signal
+        from worker_runtime import App
+        app = App.from_env()
+
+        @app.job("q", max_takeovers=5)
+        async def killer(payload: str) -> None:
+            with open("ran", "a") as file:
+                file.write(payload + "\\n")
+            if payload == "bomb":
+                os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        "--max-takeovers",
+        "2",
+        "--expiry-seconds",
+        "1",
+    )
+    bench.publish("q", '"bomb"', '"fine"')
+    wait_until(lambda: bench.count("dead") == 1 and bench.succeeded() == 1, "the end of both")
+    assert worker.wrote().count("bomb") == 2
+    assert worker.wait_for("dead letters now (crash-loop)")["level"] == "error"
+    pid = bench.client.lrange(bench.key("dead"), 0, -1)[0]
+    reason = json.loads(bench.client.get(bench.key("reason") + f".{pid}"))
+    assert reason["why"] == "crash-loop"
+    assert "2 times" in reason["detail"]
+    assert bench.count("takeovers") == bench.count("owners") == 0
+    assert worker.stop() == 0
+
+
+def fail(bench: Bench, count: int) -> None:
+    for number in range(count):
+        pid = f"p{number}"
+        envelope = {"pid": pid, "queue": "q", "timestamp": 1000 + number, "payload": number}
+        bench.client.set(bench.key("jobs") + f".{pid}", json.dumps(envelope))
+        bench.client.lpush(bench.key("failed"), pid)
+
+
+def test_the_retry_command(bench: Bench) -> None:
+    fail(bench, 5)
+    done = queueworker("retry", "q", "--limit", "2", env=bench.env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Retried 2 failed messages of q, 3 left where they were.\n"
+    done = queueworker("retry", "q", "--newer-than", "60", "--json", env=bench.env)
+    counts = {"queue": "q", "retried": 0, "parked": 0, "dropped": 0, "kept": 3, "unreadable": 0}
+    assert json.loads(done.stdout) == counts
+    assert [json.loads(envelope)["payload"] for envelope in bench.ready()] == [0, 1]
+    assert [json.loads(envelope)["attempts"] for envelope in bench.ready()] == [1, 1]
+    bench.client.lpush(bench.key("dead"), "p0")
+    bench.client.set(bench.key("jobs") + ".p0", "junk")
+    done = queueworker("retry", "q", "--dead", env=bench.env)
+    assert (done.returncode, bench.count("dead")) == (0, 1)
+    assert "no envelope" in done.stderr
+    for wrong in ("--limit=0", "--newer-than=-1", "--max-attempts=x"):
+        done = queueworker("retry", "q", wrong, env=bench.env)
+        assert (done.returncode, wrong.split("=")[0] in done.stderr) == (2, True)
+
+
+def test_the_recover_command(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import asyncio
+        from worker_runtime import App
+        app = App.from_env()
+
+        @app.job("q", prefetch=10)
+        async def never(payload: int) -> None:
+            open("began", "w").close()
+            await asyncio.sleep(3600)
+        """,
+        "--expiry-seconds",
+        "30",
+    )
+    bench.publish("q", "1", "2")
+    wait_until(lambda: (Path(worker.directory) / "began").exists() and bench.count("owners") == 2, "work")
+    worker.kill_group()
+    bench.client.zadd(bench.key("delayed"), {"an envelope": 1})
+    done = queueworker("recover", "q", "--json", env=bench.env)
+    counts = {"queue": "q", "reservations": 0, "deliveries": 0, "crash_loops": 0, "promoted": 1}
+    assert json.loads(done.stdout) == counts, "what may be alive is left alone"
+    for pid in bench.client.zrange(bench.key("liveness"), 0, -1):
+        bench.client.zadd(bench.key("liveness"), {pid: 1})
+    done = queueworker("recover", "q", env=bench.env)
+    assert done.returncode == 0, done.stderr
+    assert "2 deliveries" in done.stdout
+    assert (bench.count("queue"), bench.count("owners")) == (3, 0)
+
+
+@pytest.mark.parametrize("command", ["retry", "recover"])
+def test_a_broker_that_cannot_be_used_ends_with_3(command: str, bench: Bench) -> None:
+    bench.client.set(bench.key("failed"), "x")
+    done = queueworker(command, "q", env=bench.env)
+    assert done.returncode == 3
+    assert bench.key("failed") in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,47 @@
+"""What the commands share that move messages which no worker handles any more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import click
+
+from worker_runtime.app import App, timing_from
+from worker_runtime.brokers.base import MAX_TAKEOVERS, Maintenance, Timing
+from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE
+from worker_runtime.settings import Settings
+
+MAINTENANCE_FIELDS = (*BROKER_FIELDS, "job_ttl_seconds", "max_takeovers")
+
+
+@asynccontextmanager
+async def maintenance_of(settings: Settings, queue: str) -> AsyncIterator[Maintenance]:
+    """The queue is checked first, so that a wrong broker is told in one line."""
+    timing = timing_from(settings, Timing(command_timeout=PATIENCE))
+    broker = App(settings.broker_url, settings.namespace, timing).make_broker()
+    await broker.check(queue)
+    limit = MAX_TAKEOVERS if settings.max_takeovers is None else settings.max_takeovers
+    maintenance = broker.maintenance(max_takeovers=limit)
+    try:
+        yield maintenance
+    finally:
+        await maintenance.close()
+
+
+class Progress:
+    """One line on a terminal's standard error that is written over; nothing elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._on = not quiet and sys.stderr.isatty()
+        self._written = False
+
+    def show(self, text: str) -> None:
+        if self._on:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+            self._written = True
+
+    def end(self) -> None:
+        if self._written:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,82 @@
+"""`queueworker retry`: failed or dead messages get another chance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from worker_runtime.brokers.base import Swept
+from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, Progress, maintenance_of
+from worker_runtime.cli.options import broker_errors, read_settings, setting_options
+
+_COUNT = click.IntRange(min=1)
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@click.command("retry")
+@click.argument("queue")
+@click.option("--limit", type=_COUNT, help="Retry at most this many, the oldest first.")
+@click.option(
+    "--max-attempts",
+    type=_COUNT,
+    help="Park in the dead letters what was tried this often (with --dead: leave it).",
+)
+@click.option("--newer-than", type=_SECONDS, metavar="SECONDS", help="Only what was published since then.")
+@click.option("--older-than", type=_SECONDS, metavar="SECONDS", help="Only what was published before then.")
+@click.option("--dead", is_flag=True, help="Retry the dead letters instead of the failed messages.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@setting_options(MAINTENANCE_FIELDS)
+def retry_command(
+    queue: str,
+    limit: int | None,
+    max_attempts: int | None,
+    newer_than: float | None,
+    older_than: float | None,
+    dead: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Publish the failed messages of QUEUE again, each as a new message with one more attempt.
+
+    It may be killed at any moment and run again, also twice at a time: no message is lost or doubled.
+    Exit codes: 0 done, 2 bad usage, 3 the broker cannot be used.
+    """
+    settings, _ = read_settings(flags)
+    progress = Progress(quiet=as_json)
+
+    async def run() -> Swept:
+        async with maintenance_of(settings, queue) as maintenance:
+            return await maintenance.retry(
+                queue,
+                limit=limit,
+                max_attempts=max_attempts,
+                newer_than=newer_than,
+                older_than=older_than,
+                dead=dead,
+                on_step=lambda swept: progress.show(f"Retried {swept.retried:,}, parked {swept.parked:,}"),
+            )
+
+    with broker_errors(" What was moved before is moved; run the command again for the rest."):
+        try:
+            swept = asyncio.run(run())
+        finally:
+            progress.end()
+    if as_json:
+        click.echo(json.dumps({"queue": queue, **asdict(swept)}))
+        return
+    source = "dead letters" if dead else "failed messages"
+    parts = [f"Retried {swept.retried:,} {source} of {queue}"]
+    for count, text in (
+        (swept.parked, "parked in the dead letters"),
+        (swept.dropped, "cleared since their record is gone"),
+        (swept.kept, "left where they were"),
+    ):
+        if count:
+            parts.append(f"{count:,} {text}")
+    click.echo(", ".join(parts) + ".")
+    if swept.unreadable:
+        click.echo(f"Of those left, {swept.unreadable:,} hold no envelope and cannot be retried.", err=True)
