@@ -16,6 +16,7 @@ demo: ## 1,000 jobs through a change of version, on this machine, without a clus
 test: ## everything that needs no cluster: lint, types, generated files, docs, unit, brokers, local mode
 	@scripts/environment.sh dev
 	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m e2e tool helm >/dev/null
 	@$(BIN)/python -m pytest tests --ignore=tests/cluster
 	@$(MAKE) --no-print-directory test-redis62
 

@@ -19,7 +19,7 @@ from worker_runtime.settings import Settings
 
 #: Signals that the supervisor holds back while a worker process starts, until it can handle them: a Ctrl-C
 #: that reaches the whole group must not end it with a traceback in the middle of an import.
-HELD_BACK = (signal.SIGTERM, signal.SIGINT)
+HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: A report with a hundred queues stays far below this.
 LONGEST_LINE = 4 * 1024 * 1024
 REPORT_PERIOD = 1.0

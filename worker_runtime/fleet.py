@@ -56,6 +56,14 @@ class Fleet:
             _add(self._retired.setdefault(queue, {}), numbers, (*COUNTERS, *BUCKETS, *SUMS))
         view.report = {}
 
+    def others_receive(self, index: int) -> bool:
+        """Whether another process than this one has begun to receive and lives."""
+        return any(
+            view.alive and view.report.get("phase") == "receiving"
+            for view in self._views.values()
+            if view.index != index
+        )
+
     def alive(self) -> str:
         """Empty when every process shows life, else the reason why not."""
         now = self._clock()

@@ -72,9 +72,12 @@ class TextFormatter(logging.Formatter):
 
 
 def configure(log_format: str, level: str, revision: str, worker: str, stream: IO[str] | None = None) -> None:
-    """Send all that this process logs to standard error in one format: json or text."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(revision, worker) if log_format == "json" else TextFormatter(worker))
+    """Send all that this process logs to standard error in one format: json, text, or auto (text when a
+    person reads along)."""
+    stream = stream or sys.stderr
+    as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter(worker) if as_text else JsonFormatter(revision, worker))
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -328,7 +328,8 @@ def _fast_loop() -> asyncio.AbstractEventLoop:
 
 def main() -> None:
     # Ctrl-C reaches the whole process group; only the supervisor acts on it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)  # programs that a handler starts have no business with it
     end = WorkerEnd(line)

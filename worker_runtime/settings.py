@@ -39,7 +39,7 @@ class Settings:
     #: 0 turns the admin endpoints off.
     admin_port: int = 0
     admin_host: str = "0.0.0.0"
-    log_format: str = "json"
+    log_format: str = "auto"
     log_level: str = "info"
 
 
@@ -150,7 +150,12 @@ VARIABLES: tuple[Variable, ...] = (
         "QUEUEWORKER_ADMIN_PORT", "admin_port", _port, "port of /livez /readyz /status /metrics; 0 is off"
     ),
     Variable("QUEUEWORKER_ADMIN_HOST", "admin_host", _word, "address that the admin port listens on"),
-    Variable("QUEUEWORKER_LOG_FORMAT", "log_format", _one_of("json", "text"), "json or text"),
+    Variable(
+        "QUEUEWORKER_LOG_FORMAT",
+        "log_format",
+        _one_of("auto", "json", "text"),
+        "json, text, or auto: text on a terminal, else json",
+    ),
     Variable(
         "QUEUEWORKER_LOG_LEVEL",
         "log_level",

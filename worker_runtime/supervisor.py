@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from worker_runtime import exits
-from worker_runtime.channel import WorkerConfig
+from worker_runtime.channel import HELD_BACK, WorkerConfig
 from worker_runtime.child import Child, describe_exit
 from worker_runtime.fleet import Fleet
 from worker_runtime.settings import Settings, SettingsError
@@ -47,7 +47,7 @@ class Supervisor:
     async def run(self) -> int:
         """Run until a signal or a fatal error. Returns the exit code. Raises SettingsError."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in HELD_BACK:
             loop.add_signal_handler(number, self._on_signal, number)
         admin = None
         if self._settings.admin_port:
@@ -118,7 +118,9 @@ class Supervisor:
             code = await self._outlive(child)
             del self._children[index]
             self._fleet.ended(index)
-            if child.fatal is not None:
+            # A broker that refuses a newcomer is no reason to end siblings that it serves.
+            refused = child.fatal is not None and child.fatal[0] == exits.BROKER
+            if child.fatal is not None and not (refused and self._fleet.others_receive(index)):
                 if self._fatal is None:
                     self._fatal = child.fatal[0]
                     if self._settings.processes > 1:

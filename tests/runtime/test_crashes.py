@@ -86,3 +86,28 @@ def test_worker_processes_end_gracefully_when_their_supervisor_is_killed(bench: 
     wait_until(lambda: not Path(f"/proc/{orphan}/cmdline").exists(), "the end of the orphan")
     assert bench.succeeded() == 1
     assert bench.count("owners") == 0
+
+
+def test_a_broker_that_refuses_a_replacement_does_not_end_the_others(bench: Bench) -> None:
+    worker = bench.run(SLOW, "--processes", "2").consuming()
+    counter = bench.key("stats") + ".total"
+    bench.client.set(counter, "banana")
+    os.kill(worker.status()["processes"][1]["pid"], signal.SIGKILL)
+    worker.wait_for("ended unexpectedly", count=2)
+    assert worker.status()["processes"][0]["alive"]
+
+    bench.client.set(counter, 0)
+    worker.consuming()
+    bench.publish("q", *["{}"] * 20)
+    wait_until(lambda: bench.succeeded() == 20, "work to be done")
+    assert worker.stop() == 0
+
+
+def test_the_end_of_its_terminal_is_a_graceful_stop(bench: Bench) -> None:
+    worker = bench.run(SLOW, "--processes", "2").consuming()
+    bench.publish("q", *["{}"] * 100)
+    wait_until(lambda: worker.wrote(), "some work")
+    os.killpg(worker.process.pid, signal.SIGHUP)
+    assert worker.ended() == 0
+    assert bench.succeeded() + bench.count("queue") == 100
+    assert bench.count("owners") == 0
