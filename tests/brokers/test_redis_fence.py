@@ -148,3 +148,17 @@ class _Once:
 
 def _port(site: Site) -> int:
     return int(site.client.connection_pool.connection_kwargs["port"])
+
+
+async def test_what_a_dead_worker_of_a_fenced_revision_staged_is_returned(standalone: Site) -> None:
+    """Nobody else would take it: all others are fenced too, or speak another protocol."""
+    await standalone.fences().fence("q", "*", "stop")
+    await standalone.publish(b"1", b"2", b"3")
+    before = standalone.ready()
+    for _ in range(2):
+        standalone.client.blmove(standalone.keys.ready, standalone.keys.staging, 1, "RIGHT", "LEFT")
+    maintenance = standalone.maintenance()
+    assert await maintenance.unstage("q") == 2
+    assert await maintenance.unstage("q") == 0
+    assert standalone.ready() == before
+    assert (await standalone.read()).private == 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
+import redis
 
 from tests.brokers.site import Site, receive
 from tests.brokers.test_redis_claims import envelope, push, run
-from worker_runtime.brokers.base import BrokerRefusedError, LedgerRow
+from tests.services import RedisCluster
+from worker_runtime.brokers.base import BrokerRefusedError, LedgerRow, Role
+from worker_runtime.brokers.emptiness import verify_empty
 from worker_runtime.brokers.redis import transitions
 
 JUNK = b"\xff\x00\n junk"
@@ -78,3 +82,42 @@ async def test_a_ledger_that_holds_no_number_is_named(standalone: Site) -> None:
     push(standalone, envelope("a"))
     with pytest.raises(BrokerRefusedError, match=r"ledger\.q holds \"many\" in field r1:claimed"):
         await receive(standalone.consumer())
+
+
+async def test_the_role_of_the_server_is_told_and_an_empty_queue_is_proven(site: Site) -> None:
+    await site.publish(b"1")
+    found = await verify_empty(site.inspector(), "q")
+    assert (found.empty, found.reading.role, found.reading.ready) == (True, Role.PRIMARY, 1)
+    await receive(site.consumer())
+    found = await verify_empty(site.inspector(), "q")
+    assert (found.empty, found.reading.owned) == (False, 1)
+    assert "1 owned by 1 workers" in found.why
+
+
+async def test_a_slot_that_moves_away_is_followed(on_cluster: Site, redis_cluster: RedisCluster) -> None:
+    """A reading in one transaction is turned away whole, and asked of the new owner."""
+    inspector, fences = on_cluster.inspector(), on_cluster.fences()
+    before = (await inspector.read("q")).server
+    await fences.fences("q")
+    ports = [node.port for node in redis_cluster.nodes]
+    old = next(port for port in ports if before.endswith(f":{port}"))
+    new = next(port for port in ports if port != old)
+    try:
+        _give_slot(redis_cluster, on_cluster.keys.ready, new)
+        assert (await inspector.read("q")).server == f"127.0.0.1:{new}"
+        assert await fences.fence("q", "r1", "moved")
+        assert dict((await inspector.read("q")).fences) == {"r1": "moved"}
+        await fences.unfence("q", "r1")
+    finally:
+        _give_slot(redis_cluster, on_cluster.keys.ready, old)
+    assert (await inspector.read("q")).server == before
+
+
+def _give_slot(cluster: RedisCluster, key: str, port: int) -> None:
+    """Move an empty slot. The new owner is told first: the others must not point to one that refuses."""
+    with contextlib.ExitStack() as stack:
+        clients = {node.port: stack.enter_context(redis.Redis(port=node.port)) for node in cluster.nodes}
+        slot = clients[port].execute_command("CLUSTER", "KEYSLOT", key)
+        name = clients[port].execute_command("CLUSTER", "MYID")
+        for client in (clients[port], *clients.values()):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)

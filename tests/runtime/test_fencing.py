@@ -152,6 +152,37 @@ def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -
     wait_until(lambda: not names(), "the killed worker off the list")
 
 
+def test_a_worker_whose_handler_blocks_its_loop_stays_on_the_list(bench: Bench) -> None:
+    worker = bench.run(
+        """
+        import time
+        from pathlib import Path
+        from worker_runtime import App
+
+        app = App.from_env()
+
+        @app.job("q")
+        async def job(payload: dict) -> None:
+            while not Path("go").exists():
+                time.sleep(0.02)
+        """
+    ).consuming()
+    (name,) = bench.client.zrange(bench.key("workers"), 0, -1)
+    (first,) = bench.client.zrange(bench.key("workers"), 0, -1, withscores=True)
+    bench.publish("q", "{}")
+    worker.wait_for("stood still")
+    # More than twice the expiry of two seconds by the server's own clock, without a gap.
+    wait_until(
+        lambda: bench.client.zscore(bench.key("workers"), name) > first[1] + 5_000,
+        "beats while it stands still",
+    )
+    seconds, micros = bench.client.time()
+    assert bench.client.zscore(bench.key("workers"), name) > seconds * 1000 + micros / 1000
+    (worker.directory / "go").touch()
+    assert worker.stop() == 0
+    assert not bench.client.exists(bench.key("workers"))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("fence", "q"), ("fence", "q", "--reason", " "), ("fence", "q", "--revision", "a b", "--reason", "x")],

@@ -97,17 +97,12 @@ class RedisInspector:
         return self._links[queue]
 
     async def _transaction(self, link: Link, commands: Sequence[Command]) -> list[Any]:
-        replies = await link.batch([("MULTI",), *commands, ("EXEC",)], "read the queue")
-        denied = [
-            (command[0], reply)
-            for command, reply in zip((("MULTI",), *commands, ("EXEC",)), replies, strict=True)
-            if isinstance(reply, ReplyError) and reply.code != "EXECABORT"
-        ]
-        if denied and all(word == "ROLE" and reply.code == "NOPERM" for word, reply in denied):
-            raise _RoleDeniedError
-        for _, reply in denied:
-            raise explained(reply, link.name, "read the queue")
-        results: list[Any] = replies[-1]
+        try:
+            results = await link.transaction(commands, "read the queue")
+        except ReplyError as error:
+            if error.code == "NOPERM" and "'role'" in str(error).lower():
+                raise _RoleDeniedError from None
+            raise explained(error, link.name, "read the queue") from None
         for command, result in zip(commands, results, strict=True):
             if isinstance(result, ReplyError):
                 refused = explained(result, link.name, f"read the key {command[1]!s}")

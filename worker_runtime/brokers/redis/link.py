@@ -117,6 +117,26 @@ class Link:
                 break
         raise fault
 
+    async def transaction(self, commands: Sequence[Command], doing: str) -> list[Any]:
+        """Replies of reads that the server runs at one moment, each a reply or a ReplyError. Raises
+        ReplyError for the first that it does not even take; then none of them ran."""
+        fault: BrokerError = NotSentError(f"Redis at {self.name} sent this client around in circles")
+        for _ in range(_REDIRECTIONS):
+            *taken, done = await self.batch((("MULTI",), *commands, ("EXEC",)), doing)
+            refusals = [one for one in taken if isinstance(one, ReplyError)]
+            if not refusals:
+                if isinstance(done, ReplyError):
+                    raise done
+                replies: list[Any] = done
+                return replies
+            elsewhere = next((one for one in refusals if one.code in ELSEWHERE), None)
+            if elsewhere is None:
+                raise refusals[0]
+            fault = explained(elsewhere, self.name, doing)
+            if not self._turn(elsewhere):
+                break
+        raise fault
+
     def drop(self) -> None:
         """Give the connection up at once. The next call makes a new one."""
         if self._wire is not None:

@@ -134,6 +134,14 @@ class RedisMaintenance:
             if wait or not some:
                 return moved
 
+    async def unstage(self, queue: str) -> int:
+        """See `Maintenance.unstage`."""
+        keys, link = self._queue(queue)
+        moved = 0
+        while some := await link.run(transitions.unstage(keys), "return staged work", replay=True):
+            moved += some
+        return moved
+
     async def retained(self, queue: str, *, limit: int = 100, dead: bool = True) -> Sequence[Retained]:
         """See `Maintenance.retained`."""
         keys, link = self._queue(queue)
