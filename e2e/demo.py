@@ -35,7 +35,9 @@ from examples.demo import (
     NAMESPACE,
     QUEUE,
     RESOURCE,
+    DemoFailed,
     Progressing,
+    half_way,
     is_ready,
     line,
     picture,
@@ -207,13 +209,13 @@ async def story(place: Place, url: str, console: Console) -> bool:
         console.print(
             f"{NAME} is ready {time.monotonic() - begun:.1f} s after kubectl apply", highlight=False
         )
-        change = asyncio.Event()
-        publishing = asyncio.create_task(publish(progress, url, events, change))
-        await change.wait()
+        change, changed = asyncio.Event(), asyncio.Event()
+        publishing = asyncio.create_task(publish(progress, url, events, change, changed))
+        await half_way(publishing, change)
         text = RESOURCE.read_text()
-        changed = text.replace("value: v1", "value: v2")
-        assert changed != text, f"{RESOURCE} has no `value: v1` to change"
-        await asyncio.to_thread(place.kubectl, "apply", "-f", "-", stdin=changed)
+        newer = text.replace("value: v1", "value: v2")
+        assert newer != text, f"{RESOURCE} has no `value: v1` to change"
+        await asyncio.to_thread(place.kubectl, "apply", "-f", "-", stdin=newer)
         progress.stage = "version changed: both consume"
 
         def rolled() -> bool:
@@ -222,6 +224,7 @@ async def story(place: Place, url: str, console: Console) -> bool:
 
         await until("the end of the change of version", ROLL_SECONDS, rolled)
         progress.stage = f"{status_of(progress.state)['stable']['revision']} consumes"
+        changed.set()
         await publishing
         await until("the last settlement", SETTLE_SECONDS, lambda: progress.settled >= len(events))
         await asyncio.sleep(1)  # one more look, so that the last picture shows the end
@@ -253,7 +256,7 @@ def main(keep: bool, name: str) -> None:
                 f"To remove it:\n  python -m e2e cluster down --name {name}",
                 markup=False,
             )
-    except SetupError as failure:
+    except (SetupError, DemoFailed) as failure:
         console.print(f"The demo failed: {failure}", markup=False)
     except KeyboardInterrupt:
         console.print("Stopped.")

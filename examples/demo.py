@@ -29,7 +29,7 @@ from rich.table import Table
 
 from examples.usage.jobs import BY_VERSION, EVENTS, HANDLED
 from queueworker_operator.act.processes import end_with_parent
-from worker_runtime.brokers.base import QueueReading
+from worker_runtime.brokers.base import BrokerError, QueueReading
 from worker_runtime.brokers.connect import broker_from_url
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -134,24 +134,31 @@ async def show(progress: Progressing, console: Console, url: str, state_dir: Pat
 
 
 async def publish(
-    progress: Progressing,
-    url: str,
-    events: Sequence[bytes],
-    change: asyncio.Event,
-    changed: asyncio.Event | None = None,
+    progress: Progressing, url: str, events: Sequence[bytes], change: asyncio.Event, changed: asyncio.Event
 ) -> None:
     """Publish in small batches; say when half is out, and keep the last until the version has `changed`."""
     publisher = broker_from_url(url, NAMESPACE).publisher()
     try:
         for start in range(0, len(events), BATCH):
-            if changed and start >= len(events) - KEPT:
+            if start >= len(events) - KEPT:
                 await changed.wait()
             progress.published += len(await publisher.publish_many(QUEUE, events[start : start + BATCH]))
             if progress.published >= len(events) // 2:
                 change.set()
             await asyncio.sleep(PAUSE_AFTER_CHANGE if change.is_set() else PAUSE)
+    except BrokerError as error:
+        raise DemoFailed(f"after {progress.published} jobs, publishing failed: {error}") from error
     finally:
         await publisher.close()
+
+
+async def half_way(publishing: asyncio.Task[None], change: asyncio.Event) -> None:
+    """Wait until half is published. Raises what ended the publishing before."""
+    waiting = asyncio.ensure_future(change.wait())
+    await asyncio.wait({publishing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not change.is_set():
+        publishing.result()
 
 
 async def until(what: str, seconds: float, done: Any, up: asyncio.subprocess.Process, log: Path) -> None:
@@ -270,7 +277,7 @@ async def demo(console: Console, work: Path) -> int:
         change, changed = asyncio.Event(), asyncio.Event()
         publishing = asyncio.create_task(publish(progress, url, events, change, changed))
 
-        await change.wait()
+        await half_way(publishing, change)
         text = resource.read_text()
         resource.write_text(text.replace("value: v1", "value: v2"))
         progress.stage = "version changed: both consume"
