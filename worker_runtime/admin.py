@@ -17,15 +17,17 @@ async def start_admin(
     """Listen. `refresh` asks the processes for fresh numbers and returns soon, also when one is silent.
     Raises SettingsError when the port cannot be had."""
 
-    def verdict(reason: str) -> web.Response:
-        return web.Response(status=503 if reason else 200, text=(reason or "ok") + "\n")
+    def verdict(reason: str, fine: str = "ok") -> web.Response:
+        return web.Response(status=503 if reason else 200, text=(reason or fine) + "\n")
 
     async def livez(_: web.Request) -> web.Response:
         return verdict(fleet.alive())
 
     async def readyz(_: web.Request) -> web.Response:
         await refresh()
-        return verdict(fleet.ready())
+        # A fenced worker is fit for work: to restart it or to take its traffic away would help nobody.
+        fences = ", ".join(f"{queue} ({reason})" for queue, reason in sorted(fleet.fences().items()))
+        return verdict(fleet.ready(), f"ok, fenced: {fences}" if fences else "ok")
 
     async def status(_: web.Request) -> web.Response:
         await refresh()

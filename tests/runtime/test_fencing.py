@@ -47,7 +47,7 @@ def test_a_fenced_worker_receives_nothing_stays_ready_and_begins_again(bench: Be
     assert "already" in command(bench, "fence", "q", "--revision", "r1", "--reason", "rolled back")
     wait_until(lambda: fenced(worker), "the fence in /status")
     assert worker.status()["fences"] == {"q": "rolled back"}
-    assert worker.get("/readyz")[0] == 200
+    assert worker.get("/readyz") == (200, "ok, fenced: q (rolled back)\n")
     bench.publish("q", '{"n": 1}', '{"n": 2}')
     # Long enough for several blocking times; the reading says that it is alive and why it takes nothing.
     listed = wait_until(
@@ -67,6 +67,7 @@ def test_a_fenced_worker_receives_nothing_stays_ready_and_begins_again(bench: Be
     assert told == {"queue": "q", "revision": "r1", "fenced": False, "changed": True, "fences": {}}
     wait_until(lambda: len(worker.wrote()) == 2, "both messages after the fence")
     assert worker.status()["receiving"]
+    assert worker.get("/readyz") == (200, "ok\n")
     assert "was not fenced" in command(bench, "unfence", "q", "--revision", "r1")
     assert worker.stop() == 0
 

@@ -216,7 +216,10 @@ def test_explain_owned_reserved_and_what_is_overdue(bench: Bench) -> None:
     assert 0 < float(str(answer["expires_in"])) <= 600
     assert "the worker lives" in str(answer["why"])
     own(bench, pids[1:2], "dead", expiry=0)
+    bench.client.hset(keys.takeovers, pids[1], 3)
     answer = explain(bench, pids[1])
+    assert (answer["takeovers"], explain(bench, pids[0])["takeovers"]) == (3, 0)
+    assert "Takeovers  3" in queueworker("explain", "q", pids[1], env=bench.env).stdout
     assert "expired" in str(answer["why"])
     assert "1 live workers look for such work" in str(answer["way_out"])
     run(bench, transitions.reserve(keys, "dead.7", "r1", 1, 600))

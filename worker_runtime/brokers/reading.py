@@ -140,6 +140,8 @@ class Whereabouts:
     expires_in: float | None = None
     #: A delayed retry: the time until it is due.
     due_in: float | None = None
+    #: How often an owner of it died or fell silent and others took it over. Too often, and it is given up.
+    takeovers: int | None = None
     #: Why it was rejected, given up or put aside, where that was kept.
     reason: str | None = None
     #: Failed and dead messages: whether the record with the payload is still there.

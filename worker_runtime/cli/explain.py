@@ -61,6 +61,8 @@ def _lines(found: Whereabouts, diagnosis: Diagnosis) -> list[str]:
         lines.append(f"Published  {found.published_ago:.0f} s ago")
     if found.attempts is not None:
         lines.append(f"Attempts   {found.attempts} before this one")
+    if found.takeovers:
+        lines.append(f"Takeovers  {found.takeovers}: workers that had it died or fell silent")
     if found.reason:
         lines.append(f"Reason     {found.reason}")
     return [*lines, f"Why        {diagnosis.why}", f"Way out    {diagnosis.way_out}"]

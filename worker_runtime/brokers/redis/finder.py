@@ -50,7 +50,7 @@ class Finder:
             ):
                 found = await look()
                 if found is not None:
-                    return found
+                    return replace(found, takeovers=await self._takeovers())
         return self._at(Place.NOWHERE)
 
     async def _waiting(self) -> Whereabouts | None:
@@ -148,6 +148,10 @@ class Finder:
     def _ours(self, raw: bytes) -> Envelope | None:
         envelope = decode_envelope(raw)
         return envelope if isinstance(envelope, Envelope) and envelope.pid == self._pid else None
+
+    async def _takeovers(self) -> int:
+        count = await self._ask("HGET", self._keys.takeovers, self._pid)
+        return int(count) if count is not None and count.isdigit() else 0
 
     async def _record(self) -> Envelope | None:
         """MGET, since a record of another type is as good as none."""
