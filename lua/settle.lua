@@ -86,12 +86,12 @@ for i = 1, #pids do
       local list = action == 'd' and dead or failed
       list[#list + 1] = pid
       kept[#kept + 1] = KEYS[13 + i]
-      if ARGV[at] ~= '' then
+      if more and ARGV[at] ~= '' then
         reasons[#reasons + 1] = KEYS[reason_key]
         reasons[#reasons + 1] = '{"at":' .. whole(now) .. ',' .. string.sub(ARGV[at], 2)
       end
     end
-    if action ~= 'l' then finished[#finished + 1] = pid end
+    if counted and action ~= 'l' then finished[#finished + 1] = pid end
     if owners[i] ~= token then
       token = owners[i]
       revision = revision_of(token)
@@ -99,10 +99,12 @@ for i = 1, #pids do
     moves[action][revision] = (moves[action][revision] or 0) + 1
   end
   verdicts[i] = verdict
-  if action == 'y' then
-    at = at + 3
-  elseif action == 'r' or action == 'd' then
-    at, reason_key = at + 1, reason_key + 1
+  if more then
+    if action == 'y' then
+      at = at + 3
+    elseif action == 'r' or action == 'd' then
+      at, reason_key = at + 1, reason_key + 1
+    end
   end
 end
 if #settled == 0 then return table.concat(verdicts) end
@@ -123,7 +125,7 @@ redis.call('HDEL', KEYS[1], unpack(settled))
 redis.call('ZREM', KEYS[2], unpack(settled))
 -- New entries are at the left. Newest first leaves every scan short.
 for i = #settled, 1, -1 do redis.call('LREM', KEYS[3], 1, settled[i]) end
-if counted and #finished > 0 then redis.call('HDEL', KEYS[13], unpack(finished)) end
+if #finished > 0 then redis.call('HDEL', KEYS[13], unpack(finished)) end
 if #gone > 0 then redis.call('DEL', unpack(gone)) end
 redis.call('DECRBY', KEYS[7], #settled)
 if committed > 0 then redis.call('INCRBY', KEYS[8], committed) end

@@ -290,3 +290,26 @@ async def test_a_sweep_that_dies_at_any_command_loses_and_doubles_nothing(
         await settle(consumer, deliveries, Action.COMMIT)
         assert not standalone.client.keys(f"{standalone.namespace}.jobs.*")
     assert step > 10
+
+
+async def test_a_full_server_still_takes_retries_and_gives_them_back(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    """Each transition frees memory before it takes any, so that work can leave a server that is full."""
+    client = standalone.client
+    push(standalone, *(envelope(f"p{n}") for n in range(4)))
+    consumer = standalone.consumer()
+    one, two, three, four = (await receive(consumer)).deliveries
+    client.zadd(standalone.keys.liveness, {four.pid: 1})
+    client.config_set("maxmemory", 1)
+    try:
+        assert await retry_later(consumer, [one], 0) == [Outcome.REJECTED]
+        outcomes = await settle(consumer, [two, three], Action.DEAD, Action.REJECT)
+        assert outcomes == [Outcome.REJECTED] * 2
+        renewer = standalone.renewer(max_takeovers=1)
+        assert (await renewer.promote()).moved == 1
+        assert (await renewer.recover()).crash_loops == 1
+    finally:
+        client.config_set("maxmemory", 0)
+    reading = await standalone.read()
+    assert (reading.ready, reading.dead, reading.failed, reading.private) == (1, 2, 1, 0)
