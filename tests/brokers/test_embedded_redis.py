@@ -16,6 +16,8 @@ from tests.brokers.site import PATIENCE
 from worker_runtime.brokers.base import BrokerUnavailableError
 from worker_runtime.brokers.redis.server import EmbeddedRedis, find_redis_server
 
+pytestmark = pytest.mark.any_server
+
 
 def _runs(pid: int) -> bool:
     try:
@@ -105,10 +107,3 @@ def test_the_one_on_the_path_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path:
     binary.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert find_redis_server() == binary
-
-
-def test_the_suite_runs_on_the_version_that_was_asked_for(redis_server: EmbeddedRedis) -> None:
-    """`make test` runs this folder a second time with another server first on the PATH."""
-    wanted = os.environ.get("QUEUEWORKER_TEST_REDIS_VERSION", "")
-    with redis.Redis(port=redis_server.port) as client:
-        assert client.info("server")["redis_version"].startswith(wanted)

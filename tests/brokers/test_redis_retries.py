@@ -259,6 +259,7 @@ async def test_a_promotion_that_is_cut_off_promotes_once(
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
+@pytest.mark.any_server
 async def test_a_sweep_that_dies_at_any_command_loses_and_doubles_nothing(
     fault: Fault, standalone: Site, redis_server: EmbeddedRedis
 ) -> None:
