@@ -122,55 +122,6 @@ def test_health_and_metrics_tell_what_is_true(operator_process: OperatorProcess,
     # It is the number at the last full list, which may be from before the resource.
     wait_until(lambda: metrics()["queueworker_operator_queueworkers"] == 1, "the resource is counted", SOON)
 
-    lease = story.kubectl.json("get", "lease", "queueworker-operator")["spec"]
-    assert lease["leaseTransitions"] == epoch()
-
-
-def test_an_operator_that_was_replaced_does_nothing(operator_process: OperatorProcess, story: Story) -> None:
-    story.given_ready(queueworker(story.given_broker(), replicas=1))
-    lease = story.kubectl.json("get", "lease", "queueworker-operator")
-    lease["spec"] |= {"holderIdentity": "another", "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
-    lease["spec"]["leaseDurationSeconds"] = 3600
-    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
-    wait_until(lambda: "the Lease was lost" in operator_process.log, "it notices", SOON)
-
-    story.kubectl("scale", "queueworker/stats-usage", "--replicas=3")
-    lease = story.kubectl.json("get", "lease", "queueworker-operator")
-    wait_until(lambda: "waits for the Lease" in operator_process.log, "it waits", SOON)
-    assert story.deployments()[0]["spec"]["replicas"] == 1
-    assert story.kubectl.json("get", "lease", "queueworker-operator") == lease, "it leaves the Lease alone"
-
-    lease["spec"]["holderIdentity"] = ""
-    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
-    wait_until(lambda: story.deployments()[0]["spec"]["replicas"] == 3, "it acts again", SOON)
-
-
-def test_a_stop_lets_the_next_one_in_at_once(operator_process: OperatorProcess, story: Story) -> None:
-    story.given_ready(queueworker(story.given_broker(), replicas=1))
-    assert operator_process.stop() == 0
-    assert story.kubectl.json("get", "lease", "queueworker-operator")["spec"]["holderIdentity"] == ""
-
-
-def test_health_and_metrics_tell_what_is_true(operator_process: OperatorProcess, story: Story) -> None:
-    story.given_ready(queueworker(story.given_broker(), replicas=1))
-    started = next(json.loads(row) for row in operator_process.log.splitlines() if "health_port" in row)
-    address = f"http://127.0.0.1:{started['health_port']}"
-
-    def get(path: str) -> tuple[int, str]:
-        try:
-            with urlopen(f"{address}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            return error.code, error.read().decode()
-
-    assert get("/livez") == (200, "ok\n")
-    assert get("/readyz") == (200, "ok\n")
-    metrics = dict(row.rsplit(" ", 1) for row in get("/metrics")[1].splitlines() if not row.startswith("#"))
-    assert float(metrics["queueworker_operator_lease_held"]) == 1
-    assert float(metrics["queueworker_operator_queueworkers"]) == 1
-    assert float(metrics['queueworker_operator_reconcile_total{result="changed"}']) >= 1
-    assert float(metrics["queueworker_operator_last_list_age_seconds"]) < 60
-
     taken = json.dumps({"spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600}})
     story.kubectl("patch", "lease", "queueworker-operator", "--type", "merge", "--patch", taken)
     wait_until(lambda: get("/readyz") == (503, "the Lease is not held\n"), "it is not ready", SOON)
