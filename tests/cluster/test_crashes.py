@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -71,12 +72,16 @@ def test_the_successor_marks_the_children_before_it_changes_any(
     assert lease["leaseTransitions"] == epoch()
 
 
+def patch_lease(story: Story, **spec: Any) -> None:
+    """Not read and replaced: the holder renews it in between."""
+    patch = json.dumps({"spec": spec})
+    story.kubectl("patch", "lease", "queueworker-operator", "--type", "merge", "--patch", patch)
+
+
 def test_an_operator_that_was_replaced_does_nothing(operator_process: OperatorProcess, story: Story) -> None:
     story.given_ready(queueworker(story.given_broker(), replicas=1))
-    lease = story.kubectl.json("get", "lease", "queueworker-operator")
-    lease["spec"] |= {"holderIdentity": "another", "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
-    lease["spec"]["leaseDurationSeconds"] = 3600
-    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
+    transitions = story.kubectl.json("get", "lease", "queueworker-operator")["spec"]["leaseTransitions"]
+    patch_lease(story, holderIdentity="another", leaseTransitions=transitions + 1, leaseDurationSeconds=3600)
     wait_until(lambda: "the Lease was lost" in operator_process.log, "it notices", SOON)
 
     story.kubectl("scale", "queueworker/stats-usage", "--replicas=3")
@@ -85,8 +90,7 @@ def test_an_operator_that_was_replaced_does_nothing(operator_process: OperatorPr
     assert story.deployments()[0]["spec"]["replicas"] == 1
     assert story.kubectl.json("get", "lease", "queueworker-operator") == lease, "it leaves the Lease alone"
 
-    lease["spec"]["holderIdentity"] = ""
-    story.kubectl("replace", "--filename", "-", stdin=json.dumps(lease))
+    patch_lease(story, holderIdentity="")
     wait_until(lambda: story.deployments()[0]["spec"]["replicas"] == 3, "it acts again", SOON)
 
 
@@ -122,7 +126,6 @@ def test_health_and_metrics_tell_what_is_true(operator_process: OperatorProcess,
     # It is the number at the last full list, which may be from before the resource.
     wait_until(lambda: metrics()["queueworker_operator_queueworkers"] == 1, "the resource is counted", SOON)
 
-    taken = json.dumps({"spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600}})
-    story.kubectl("patch", "lease", "queueworker-operator", "--type", "merge", "--patch", taken)
+    patch_lease(story, holderIdentity="another", leaseDurationSeconds=3600)
     wait_until(lambda: get("/readyz") == (503, "the Lease is not held\n"), "it is not ready", SOON)
     assert get("/livez")[0] == 200, "a restart would not bring the Lease back"
