@@ -47,6 +47,7 @@ demo-kind: ## the same story on a kind cluster; KEEP=1 leaves it up
 
 e2e: ## the tests on a real cluster (kind)
 	@scripts/environment.sh dev
+	@$(BIN)/python -m e2e prepare
 	@$(BIN)/python -m pytest tests/cluster
 
 bench: ## throughput of the runtime with a null handler

@@ -107,6 +107,16 @@ def images_build() -> None:
         click.echo(f"{built.reference}  {built.megabytes:.0f} MB, {built.above_base:.0f} MB above its base")
 
 
+@commands.command("prepare")
+def prepare() -> None:
+    """Build or pull everything that clusters and their tests are made of, so that it is there later."""
+    progress = Progress()
+    programs.announce(("helm",), progress)
+    docker, _, _ = cluster.prepare(progress)
+    programs.tool("helm", progress)
+    appimages.build_all(docker, progress)
+
+
 @commands.command("tool")
 @click.argument("name")
 def tool(name: str) -> None:

@@ -94,23 +94,27 @@ nodes:
 """
 
 
+def prepare(progress: Progress) -> tuple[Engine, str, Path]:
+    """The engine, the node image's reference and kind: all that a cluster is made of. Says what it makes."""
+    docker = engine.ensure(progress)
+    if not nodeimage.is_ready(docker):
+        if baseimages.registry_answers(docker):
+            programs.announce(("kind",), progress)
+            progress.say("to pull, once: the published node image, 1 GB on disk")
+        else:
+            programs.announce((*programs.NODE_MODULES, "kind"), progress)
+            progress.say("to make, once: a Debian file system (1 min) and the node image (2 min)")
+        progress.say("then a cluster takes about 30 s; programs and images are kept for next time")
+    return docker, nodeimage.obtain(docker, progress), programs.tool("kind", progress)
+
+
 def up(name: str, nodes: int, progress: Progress) -> Cluster:
     """A ready cluster of that name and size: the living one, else a new one. Raises SetupError."""
     cluster = full_name(name)
     if nodes not in (1, 3):
         raise SetupError(f"cluster {cluster}: {nodes} nodes asked for; 1 and 3 are possible")
     with cache.exclusive(cache_root(), f"cluster-{cluster}", progress.say):
-        docker = engine.ensure(progress)
-        if not nodeimage.is_ready(docker):
-            if baseimages.registry_answers(docker):
-                programs.announce(("kind",), progress)
-                progress.say("to pull, once: the published node image, 1 GB on disk")
-            else:
-                programs.announce((*programs.NODE_MODULES, "kind"), progress)
-                progress.say("to make, once: a Debian file system (1 min) and the node image (2 min)")
-            progress.say("then a cluster takes about 30 s; programs and images are kept for next time")
-        image = nodeimage.obtain(docker, progress)
-        kind = programs.tool("kind", progress)
+        docker, image, kind = prepare(progress)
         result = Cluster(cluster, kubeconfig_path(name), kubectl(docker, image, progress), docker)
         existing = network.node_containers(docker, cluster)
         if existing:
