@@ -40,6 +40,15 @@ async def test_a_second_up_on_the_same_directory_is_refused(up: Up) -> None:
     assert await up.stop() == 0
 
 
+def test_a_state_directory_that_cannot_be_made_is_named_with_the_way_out(up: Up) -> None:
+    up.write(resource())
+    up.state_dir = up.file / "below-a-file"
+    result = run_here(up)
+    assert result.exit_code == 1
+    assert str(up.state_dir) in result.output
+    assert "--state-dir" in result.output
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -69,7 +69,14 @@ def up(
     except CannotStartError as error:
         click.echo(str(error), err=True)
         code = error.code
-    except (StateInUseError, OSError) as error:
+    except StateInUseError as error:
         click.echo(str(error), err=True)
+        code = 1
+    except OSError as error:
+        click.echo(
+            f"The state directory {options.state_dir} cannot be used: {error.strerror or error}. "
+            "Name one that can be written with --state-dir.",
+            err=True,
+        )
         code = 1
     sys.exit(code)
