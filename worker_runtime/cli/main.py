@@ -17,6 +17,7 @@ _OWN = {
     "publish": ("worker_runtime.cli.publish", "publish_command"),
     "inspect": ("worker_runtime.cli.inspect", "inspect_command"),
     "fence": ("worker_runtime.cli.fence", "fence_command"),
+    "chaos": ("worker_runtime.cli.chaos", "chaos_command"),
     "unfence": ("worker_runtime.cli.fence", "unfence_command"),
     "verify-empty": ("worker_runtime.cli.verify_empty", "verify_empty_command"),
     "explain": ("worker_runtime.cli.explain", "explain_command"),

@@ -1,0 +1,195 @@
+"""`queueworker chaos`: kill workers on purpose, and prove by exit code that nothing was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker_runtime import exits
+from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.redis.server import EmbeddedRedis
+from worker_runtime.chaos.footprint import footprint
+from worker_runtime.chaos.plan import REVISIONS, Plan
+from worker_runtime.chaos.storm import Progress, Result, Storm, Wishes
+from worker_runtime.chaos.workers import NurseryError
+from worker_runtime.cli.options import Failure, broker_errors
+
+EMBEDDED = "embedded"
+#: Seconds between two lines where no terminal shows one that moves.
+_LINE_EVERY = 5.0
+
+
+@click.command("chaos")
+@click.option(
+    "--broker", required=True, metavar="URL", help=f'A Redis URL, or "{EMBEDDED}" for a private server.'
+)
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Harm for this long. [default: 1]"
+)
+@click.option(
+    "--kills", type=click.IntRange(min=1), help="Stop after this many kills; alone or with --minutes."
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 100), default=8, show_default=True, help="Disposable workers at once."
+)
+@click.option(
+    "--seed", type=int, help="Of the random choices. Moments differ all the same. [default: random]"
+)
+@click.option("--namespace", help="An empty one, for users whose ACL asks for a prefix. [default: random]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def chaos_command(
+    broker: str,
+    minutes: float | None,
+    kills: int | None,
+    workers: int,
+    seed: int | None,
+    namespace: str | None,
+    as_json: bool,
+) -> None:
+    """Publish messages, run workers, and kill them with SIGKILL, pause them beyond the expiry, cut their
+    connections and flush the server's scripts at random moments. At the end compare what the handlers wrote
+    into a file with what the broker says. Uses a namespace of its own and removes it; other keys are not
+    touched.
+
+    Exit codes: 0 nothing lost and every book right, 1 something lost or a book wrong, 2 bad usage, 3 the
+    broker cannot be used.
+    """
+    if minutes is None and kills is None:
+        minutes = 1.0
+    seed = secrets.randbits(32) if seed is None else seed
+    wishes = Wishes(minutes, kills, workers, seed)
+    show = _Line(quiet=as_json)
+    with ExitStack() as stack, broker_errors():
+        if broker == EMBEDDED:
+            broker = stack.enter_context(EmbeddedRedis()).url
+        if namespace is None:
+            name = f"queueworker-chaos-{secrets.token_hex(6)}"
+            namespace = f"{{{name}}}" if "+cluster:" in broker else name
+        directory = Path(tempfile.mkdtemp(prefix="queueworker-chaos-"))
+        plan = Plan(broker, namespace, str(directory / "record"), str(directory / "workers.log"))
+        try:
+            result = asyncio.run(_run(plan, wishes, show))
+        except NurseryError as error:
+            raise Failure(f"{error}; the log of the workers: {plan.log}", exits.FAULT) from None
+        finally:
+            show.end()
+    right = not result.verdict.faults
+    if right:
+        for path in (plan.record_path, Path(plan.log)):
+            path.unlink(missing_ok=True)
+        directory.rmdir()
+    click.echo(json.dumps(_as_json(result, wishes), indent=2) if as_json else _as_text(result, wishes))
+    if not right:
+        click.echo(f"The record and the workers' log are kept in {directory}.", err=True)
+    sys.exit(exits.STOPPED if right else exits.FAULT)
+
+
+async def _run(plan: Plan, wishes: Wishes, show: _Line) -> Result:
+    async with footprint(plan.url, plan.namespace) as keys:
+        there = await keys.keys(at_most=1)
+        if there:
+            raise Failure(
+                f"the namespace {plan.namespace} is in use (it has the key {there[0]}); chaos works in an"
+                " empty one only: leave --namespace out for a random one",
+                exits.BAD_USAGE,
+            )
+        storm = Storm(plan, wishes, keys, show)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, storm.stop)
+        try:
+            return await storm.run()
+        except BaseExceptionGroup as group:
+            # What ended the run; the rest of its tasks were cancelled for it.
+            first = group.exceptions[0]
+            raise (first if isinstance(first, BrokerError | NurseryError) else group) from None
+        finally:
+            await keys.remove()
+
+
+class _Line:
+    """Progress on standard error: one line that moves on a terminal, else a line every few seconds."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._quiet = quiet and not self._terminal
+        self._last = time.monotonic()
+        self._shown = False
+
+    def __call__(self, now: Progress) -> None:
+        moment = time.monotonic()
+        if self._quiet or (not self._terminal and moment - self._last < _LINE_EVERY):
+            return
+        self._last = moment
+        text = (
+            f"{now.phase} {moment - now.began:.0f} s: {now.kills:,} kills, {now.pauses:,} pauses,"
+            f" {now.cuts:,} cuts, {now.published:,} published, {now.success:,} committed,"
+            f" {now.private:,} in work"
+        )
+        self._shown = True
+        click.echo(f"\r\x1b[K{text}" if self._terminal else text, err=True, nl=not self._terminal)
+
+    def end(self) -> None:
+        if self._terminal and self._shown:
+            click.echo(err=True)
+
+
+def _as_json(result: Result, wishes: Wishes) -> dict[str, Any]:
+    verdict, progress = result.verdict, result.progress
+    return {
+        "schema": 1,
+        "seed": wishes.seed,
+        "workers": wishes.workers,
+        "seconds": round(result.seconds, 3),
+        "storm_seconds": round(result.storm_seconds, 3),
+        "kills": progress.kills,
+        "kills_per_second": round(progress.kills / result.storm_seconds, 2),
+        "group_kills": progress.group_kills,
+        "caught_with_work": result.caught,
+        "pauses": progress.pauses,
+        "long_pauses": progress.long_pauses,
+        "cuts": progress.cuts,
+        "script_flushes": progress.flushes,
+        **{name: value for name, value in asdict(verdict).items() if name not in ("lost", "committed_twice")},
+        "lost": len(verdict.lost),
+        "committed_twice": len(verdict.committed_twice),
+        "whereabouts": result.whereabouts,
+    }
+
+
+def _as_text(result: Result, wishes: Wishes) -> str:
+    verdict, progress = result.verdict, result.progress
+    rate = progress.kills / result.storm_seconds
+    outcomes = verdict.outcomes
+    rows = {
+        "kills (SIGKILL)": f"{progress.kills:,} in {result.storm_seconds:.1f} s, {rate:.1f} a second",
+        "  with work in hand": f"{result.caught:,}",
+        "  of whole supervisors": f"{progress.group_kills:,}",
+        "pauses (SIGSTOP)": f"{progress.pauses:,}, {progress.long_pauses:,} longer than the expiry",
+        "connections cut": f"{progress.cuts:,} times all of a worker's",
+        "scripts flushed": f"{progress.flushes:,} times",
+        "published": f"{verdict.published:,}",
+        "handled": f"{verdict.handled:,}",
+        "lost": f"{len(verdict.lost):,}",
+        "committed twice": f"{len(verdict.committed_twice):,}",
+        "ran more than once": f"{verdict.duplicated:,}",
+        "told superseded": f"{outcomes.get('superseded', 0) + outcomes.get('missing', 0):,}",
+        "told unknown": f"{outcomes.get('unknown', 0):,}",
+        "revisions": ", ".join(REVISIONS),
+        "whole run": f"{result.seconds:.1f} s, seed {wishes.seed}",
+    }
+    lines = [f"{name:<22} {value}" for name, value in rows.items()]
+    if verdict.faults:
+        lines += ["", *[f"WRONG: {fault}." for fault in verdict.faults], *result.whereabouts]
+    else:
+        lines += ["", "Nothing was lost, nothing was committed twice, and every book balances."]
+    return "\n".join(lines)
