@@ -84,7 +84,7 @@ async def test_work_of_a_dead_worker_whose_record_is_gone_is_cleared(standalone:
 
 
 async def test_thousands_of_stranded_messages_come_back_in_one_pass(standalone: Site) -> None:
-    count = 5000
+    count = 20_000
     push(standalone, *(envelope(f"p{n:05}") for n in range(count)))
     dead = standalone.consumer("dead")
     for _ in range(count // 1000):

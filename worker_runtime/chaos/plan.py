@@ -25,6 +25,7 @@ class Plan:
     record: str
     #: Standard error of all workers.
     log: str
+    queue: str = QUEUE
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

@@ -23,7 +23,7 @@ from worker_runtime.brokers.base import (
     WorkerIdentity,
 )
 from worker_runtime.brokers.connect import broker_from_url
-from worker_runtime.chaos.plan import QUEUE, TIMING, Plan
+from worker_runtime.chaos.plan import TIMING, Plan
 from worker_runtime.chaos.record import Record
 
 #: Seconds that a handler takes at most.
@@ -62,8 +62,8 @@ class _Worker:
         self._name = name
         self._chance = chance
         self._record = Record(plan.record_path)
-        self._consumer = broker.consumer(QUEUE, identity)
-        self._renewer = broker.renewer(QUEUE, identity, max_takeovers=0)
+        self._consumer = broker.consumer(plan.queue, identity)
+        self._renewer = broker.renewer(plan.queue, identity, max_takeovers=0)
         self._outstanding: dict[int, Delivery] = {}
         self._stopping = False
 
