@@ -28,6 +28,8 @@ CHUNK = 500
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
+#: How an API server says, with status 500, that an applied object has an unknown field or a wrong type.
+_UNTYPED = "failed to create typed patch object"
 
 
 class ApiError(Exception):
@@ -209,7 +211,7 @@ def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
         # A failed test names no object and no field; a value that may not be says "KIND NAME is invalid:
         # FIELD".
         return ConflictError(*arguments)
-    if status in (400, 403, 422):
+    if status in (400, 403, 422) or (content == _APPLY_PATCH and _UNTYPED in message):
         return RefusedError(*arguments)
     if status == 429 or status >= 500:
         return UnavailableError(f"{what}: {status} {reason}: {message}")

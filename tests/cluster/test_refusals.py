@@ -73,6 +73,16 @@ def test_a_template_that_the_api_server_refuses(serving: Body, story: Story) -> 
     changed = copy.deepcopy(serving)
     changed["spec"]["template"]["spec"]["volumes"] = [{"name": "Not_A_Name", "emptyDir": {}}]
     _is_refused(story, changed, "Stalled", "True", "InvalidTemplate", "Not_A_Name")
+    changed["spec"]["template"]["spec"] = {
+        **serving["spec"]["template"]["spec"],
+        "nodeSelctor": {"disk": "ssd"},
+    }
+    story.apply(changed)
+    wait_until(
+        lambda: "nodeSelctor: field not declared" in str(story.condition("Stalled").get("message")),
+        "Stalled to name the field that no pod template has",
+        LONG,
+    )
     assert len(story.deployments()) == 1
     _goes_on(story, serving)
 

@@ -11,7 +11,7 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
 from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.facts import Facts, Refusal, Workers
-from queueworker_operator.plan.planner import plan
+from queueworker_operator.plan.planner import BLOCKED, plan, seconds_until_next
 from tests.operator.resources import (
     BACK,
     FIRST,
@@ -368,3 +368,15 @@ def test_plan(row: Row) -> None:
     if row.stage is not None:
         assert decided.status.rollout is not None
         assert decided.status.rollout.stage is row.stage
+
+
+def test_a_refusal_is_told_at_once_and_then_tried_with_a_pause() -> None:
+    refused = Refusal(V2.name, "quota exceeded.")
+
+    def pause(*known: Refusal) -> float:
+        world = facts(ROLL, seen(V1, 4), refusals=known)
+        return seconds_until_next(plan(ROLL, world, START), world, refused)
+
+    assert pause() == 0
+    assert pause(Refusal(V3.name, "quota exceeded.")) == 0
+    assert pause(refused) == BLOCKED

@@ -47,6 +47,38 @@ def test_malformed(path: str, resource: dict[str, Any]) -> None:
     assert [p.path for p in refused.problems] == [path]
 
 
+def _template(worker: dict[str, Any] | None = None, pod: Any = None, labels: Any = None) -> dict[str, Any]:
+    container = {"name": "worker", "image": "demo:v1", **(worker or {})}
+    spec = {"containers": [container], **(pod or {})}
+    return body(spec__template={"metadata": {"labels": labels}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("resource", "part"),
+    [
+        (_template({"env": "A=b"}), "spec.containers[0].env must be a list"),
+        (_template({"env": ["A=b"]}), "spec.containers[0].env[0] is 'A=b'"),
+        (_template({"env": [{"name": {"A": "b"}}]}), "spec.containers[0].env[0] is {'name'"),
+        (_template({"ports": [8080]}), "spec.containers[0].ports[0] is 8080"),
+        (_template(pod={"initContainers": ["wait"]}), "spec.initContainers[0] is 'wait'"),
+        (_template(labels=["team=billing"]), "metadata.labels must be a mapping"),
+    ],
+    ids=["env", "env-entry", "env-name", "ports", "initContainers", "labels"],
+)
+def test_a_template_that_the_schema_cannot_see_into_is_refused_by_name(
+    resource: dict[str, Any], part: str
+) -> None:
+    refused = parse(resource)
+    assert isinstance(refused, InvalidQueueWorker)
+    (problem,) = refused.problems
+    assert problem.path == "spec.template"
+    assert part in problem.message
+
+
+def test_what_a_template_engine_leaves_empty_is_taken() -> None:
+    assert isinstance(parse(_template({"env": None, "ports": None}, {"initContainers": None})), QueueWorker)
+
+
 def test_an_unknown_field_is_named() -> None:
     refused = parse(body(spec__replica=2))
     assert isinstance(refused, InvalidQueueWorker)

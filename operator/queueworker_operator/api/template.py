@@ -63,10 +63,31 @@ def _check(template: dict[str, Any]) -> dict[str, Any]:
     names = [container["name"] for container in containers]
     if len(set(names)) != len(names):
         raise ValueError("spec.containers has two containers of one name: rename one")
+    labels = metadata.get("labels")
+    if labels is not None and not isinstance(labels, dict):
+        raise ValueError("metadata.labels must be a mapping, such as {team: billing}")
+    _check_list(spec, "spec", "initContainers")
+    for index, container in enumerate(containers):
+        for key in ("env", "ports"):
+            _check_list(container, f"spec.containers[{index}]", key)
     grace = spec.get("terminationGracePeriodSeconds", 0)
     if not isinstance(grace, int) or isinstance(grace, bool) or grace < 0:
         raise ValueError("spec.terminationGracePeriodSeconds must be a whole number of seconds")
     return template
+
+
+def _check_list(owner: dict[str, Any], path: str, key: str) -> None:
+    """What the operator reads entry by entry must be a list of mappings; left out and null are fine."""
+    entries = owner.get(key)
+    if entries is None:
+        return
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}.{key} must be a list of entries with a name: write it as a list")
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name", ""), str):
+            raise ValueError(
+                f"{path}.{key}[{index}] is {entry!r:.60}: write an entry with keys, as a pod template has it"
+            )
 
 
 #: A raw pod template: what the user wrote, byte for byte as far as JSON goes.

@@ -29,6 +29,7 @@ from queueworker_operator.plan.actions import (
 from queueworker_operator.plan.events import transitions
 from queueworker_operator.plan.facts import (
     Facts,
+    Refusal,
     RevisionFacts,
     Unknown,
     Workers,
@@ -57,6 +58,15 @@ def plan(resource: QueueWorker | InvalidQueueWorker, facts: Facts, now: datetime
     if isinstance(resource, InvalidQueueWorker):
         return _refuse(resource, workers, now)
     return _forward(resource, workers, facts, now)
+
+
+def seconds_until_next(decided: Plan, facts: Facts, refusal: Refusal | None) -> float:
+    """When to look again. A refusal of this pass that its facts did not know is not in the status yet: at
+    once. One that was known is tried again at the pace of the plan, never without a pause."""
+    if refusal is None or isinstance(facts.workers, Unknown):
+        return decided.requeue_after
+    told = any(known.revision == refusal.revision for known in facts.workers.refusals)
+    return decided.requeue_after if told else 0.0
 
 
 def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetime) -> Plan:

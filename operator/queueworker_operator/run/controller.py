@@ -25,7 +25,7 @@ from queueworker_operator.apiserver import (
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look
 from queueworker_operator.plan.facts import Refusal
-from queueworker_operator.plan.planner import plan
+from queueworker_operator.plan.planner import plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
 from queueworker_operator.run.metrics import OperatorMetrics
 from queueworker_operator.run.queue import Key, TryAgain, WorkQueue
@@ -159,7 +159,7 @@ class Controller:
             self._metrics.writes.inc(executor.wrote)
         self._remember(key, executor.refusal)
         self._metrics.passes.labels("changed" if executor.wrote else "unchanged").inc()
-        return decided.requeue_after if executor.refusal is None else 0.0
+        return seconds_until_next(decided, seen.facts, executor.refusal)
 
     def _remember(self, key: Key, refusal: Refusal | None) -> None:
         """A template that is only refused in earnest is refused until an attempt is accepted."""
