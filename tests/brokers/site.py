@@ -29,9 +29,9 @@ from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.redis.keys import QueueKeys
 
 #: An upper bound for everything that is awaited: long enough for a busy machine.
-PATIENCE = 60.0
+PATIENCE = 120.0
 #: Long expiries: nothing expires by itself while a test runs.
-CALM = Timing(expiry=600, reservation=600, block=30, command_timeout=30)
+CALM = Timing(expiry=600, reservation=600, block=30, command_timeout=60)
 #: Everything that is not renewed expires at once.
 HASTY = dataclasses.replace(CALM, expiry=0.001, reservation=0.001)
 

@@ -274,7 +274,7 @@ async def test_a_replica_is_named(redis_server: EmbeddedRedis) -> None:
     with EmbeddedRedis(args=("--replicaof", "127.0.0.1", str(redis_server.port))) as replica:
         broker = broker_from_url(replica.url, "ns", CALM)
         publisher = broker_from_url(
-            replica.url, "ns", dataclasses.replace(CALM, command_timeout=0.3)
+            replica.url, "ns", dataclasses.replace(CALM, command_timeout=2)
         ).publisher()
         with pytest.raises(BrokerUnavailableError, match=r"read-only replica|MASTERDOWN|loading"):
             await publisher.publish_many("q", [b"1"])

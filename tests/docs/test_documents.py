@@ -89,7 +89,7 @@ def test_yaml_is_accepted(document: Path, body: str) -> None:
 @pytest.mark.parametrize(("document", "body"), blocks("python"))
 def test_python_runs(document: Path, body: str, environment: dict[str, str]) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
     )
     assert ran.returncode == 0, ran.stderr
 
@@ -116,7 +116,7 @@ def run_documented(words: list[str], document: Path, environment: dict[str, str]
         runs_until_it_is_told_to_stop([*words], environment, tmp_path, said)
     elif program in ("queueworker", "python"):
         command = [sys.executable if program == "python" else program, *arguments]
-        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
         assert ran.returncode == 0, f"{said}: exit code {ran.returncode}\n{ran.stdout}{ran.stderr}"
     else:
         assert program in RUN_ELSEWHERE, f"{said}: no test runs this command"
@@ -142,7 +142,7 @@ def runs_until_it_is_told_to_stop(
             if "consumes with" in text or "Ready=True" in text:
                 break
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=90)
+        rest, _ = process.communicate(timeout=120)
         assert process.returncode == 0, f"{said}: exit code {process.returncode}\n{''.join(seen)}{rest}"
     finally:
         if process.poll() is None:

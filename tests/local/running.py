@@ -22,13 +22,14 @@ from worker_runtime.brokers.connect import broker_from_url
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: An upper bound, in seconds, for whatever is waited for.
-PATIENCE = 60.0
+PATIENCE = 120.0
 NAMESPACE = "utopia-queue"
 
 
 def resource(name: str = "work", version: str = "v1", **spec: Any) -> dict[str, Any]:
     """A QueueWorker of the test app. `env` adds variables, all else goes into the spec."""
-    env = {"VERSION": version, "QUEUEWORKER_EXPIRY_SECONDS": "3", **spec.pop("env", {})}
+    # Long: a worker that gets no turn for a while on a busy machine is not dead.
+    env = {"VERSION": version, "QUEUEWORKER_EXPIRY_SECONDS": "60", **spec.pop("env", {})}
     container = {
         "name": "worker",
         "image": "none",
@@ -54,6 +55,10 @@ def resource(name: str = "work", version: str = "v1", **spec: Any) -> dict[str, 
             **spec,
         },
     }
+
+
+#: Variables for workers whose work others have to take over soon after a kill.
+EXPIRES_SOON = {"QUEUEWORKER_EXPIRY_SECONDS": "3"}
 
 
 def running(pid: int) -> bool:

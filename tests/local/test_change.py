@@ -55,10 +55,11 @@ async def test_a_change_of_version_loses_nothing(up: Up, jobs: Jobs) -> None:
     old = await up.ready(replicas=2)
     ready_seen: list[int] = []
     published = 0
+    enough = asyncio.Event()
 
     async def publish_on() -> None:
         nonlocal published
-        while True:
+        while not enough.is_set():
             await jobs.publish((f"job-{n}" for n in range(published, published + 5)), seconds=0.02)
             published += 5
             await asyncio.sleep(0.1)
@@ -68,13 +69,14 @@ async def test_a_change_of_version_loses_nothing(up: Up, jobs: Jobs) -> None:
             ready_seen.append(up.of()["status"]["readyReplicas"])
             await asyncio.sleep(0.02)
 
-    background = [asyncio.create_task(publish_on()), asyncio.create_task(watch())]
+    publishing, watching = asyncio.create_task(publish_on()), asyncio.create_task(watch())
     up.write(resource(version="v2", replicas=2))
     new = await up.ready(generation=2)
     await jobs.begun(published)
-    for task in background:
-        task.cancel()
-    await asyncio.gather(*background, return_exceptions=True)
+    enough.set()
+    await publishing  # not cancelled: what is under way would be published and not counted
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
     reading = await jobs.finished(published)
 
     assert new != old

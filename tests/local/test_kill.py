@@ -7,12 +7,12 @@ import shutil
 import signal
 from pathlib import Path
 
-from tests.local.running import Jobs, Up, is_directory, resource, running, until
+from tests.local.running import EXPIRES_SOON, Jobs, Up, is_directory, resource, running, until
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 
 async def test_work_of_a_killed_worker_is_finished_by_others(up: Up, jobs: Jobs) -> None:
-    up.write(resource(replicas=2, prefetch=4))
+    up.write(resource(replicas=2, prefetch=4, env=EXPIRES_SOON))
     await up.start()
     await up.ready(replicas=2)
     await jobs.publish((f"job-{n}" for n in range(8)), seconds=-1)
@@ -34,11 +34,11 @@ async def test_work_of_a_killed_worker_is_finished_by_others(up: Up, jobs: Jobs)
 
 
 async def test_up_killed_in_the_middle_of_a_change(up: Up, jobs: Jobs) -> None:
-    up.write(resource(version="v1", replicas=2))
+    up.write(resource(version="v1", replicas=2, env=EXPIRES_SOON))
     await up.start()
     old = await up.ready(replicas=2)
     await jobs.publish((f"job-{n}" for n in range(60)), seconds=0.1)
-    up.write(resource(version="v2", replicas=2))
+    up.write(resource(version="v2", replicas=2, env=EXPIRES_SOON))
     await up.until("workers of both revisions", lambda: up.pids() - up.pids(revision=old))
     both = up.pids()
 

@@ -11,7 +11,7 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -296,9 +296,4 @@ def is_broken(group: Group) -> bool:
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(
-    max_examples=150,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestWorld.settings = settings(max_examples=150, stateful_step_count=30)

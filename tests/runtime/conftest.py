@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests.runtime.running import RunningWorker, environment, queueworker
+from tests.runtime.running import PATIENCE, RunningWorker, environment
 from tests.services import EmbeddedRedis
+from worker_runtime.brokers.base import Timing
+from worker_runtime.brokers.connect import broker_from_url
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +45,17 @@ class Bench:
         return worker
 
     def publish(self, queue: str, *payloads: str) -> list[str]:
-        """Publish in order; the pids."""
-        done = queueworker("publish", queue, "--file", "-", env=self.env, text="\n".join(payloads))
-        assert done.returncode == 0, done.stderr
-        envelopes = self.client.lrange(self.key("queue", queue), 0, len(payloads) - 1)
-        return [envelope.split('"pid":"')[1].split('"')[0] for envelope in reversed(envelopes)]
+        """Publish JSON texts in order, whatever workers run meanwhile; the pids."""
+
+        async def publish() -> list[str]:
+            timing = Timing(command_timeout=PATIENCE)
+            publisher = broker_from_url(self.url, self.namespace, timing).publisher()
+            try:
+                return list(await publisher.publish_many(queue, [payload.encode() for payload in payloads]))
+            finally:
+                await publisher.close()
+
+        return asyncio.run(publish())
 
     def key(self, kind: str, queue: str = "q") -> str:
         return f"{self.namespace}.{kind}.{queue}"

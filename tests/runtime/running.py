@@ -19,7 +19,10 @@ from typing import Any
 from tests.services import free_port
 
 #: An upper bound for every wait; nothing is timed, so a busy machine only makes a test slower.
-PATIENCE = 60.0
+PATIENCE = 120.0
+#: Flags for workers whose work, or place on the list, others have to take over soon after a kill. All other
+#: tests keep the long expiry of `environment`: a worker that gets no turn for a while is not dead.
+EXPIRES_SOON = ("--expiry-seconds", "2")
 
 
 def wait_until(happened: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
@@ -32,12 +35,20 @@ def wait_until(happened: Callable[[], Any], what: str, timeout: float = PATIENCE
     return value
 
 
+def gone(pid: int) -> bool:
+    """Ended, whether or not whoever inherited it has read its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def environment(url: str, namespace: str, **extra: str) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("QUEUEWORKER_")}
     return clean | {
         "QUEUEWORKER_BROKER_URL": url,
         "QUEUEWORKER_NAMESPACE": namespace,
-        "QUEUEWORKER_EXPIRY_SECONDS": "2",
+        "QUEUEWORKER_EXPIRY_SECONDS": "60",
         "QUEUEWORKER_BLOCK_SECONDS": "0.5",
         "PYTHONUNBUFFERED": "1",
         **extra,
@@ -124,12 +135,26 @@ class RunningWorker:
     def get(self, path: str) -> tuple[int, str]:
         """Status code and body; 0 while nothing listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError:
             return 0, ""
+
+    def wait_for_counts(self, queue: str = "q", **counts: int) -> dict[str, Any]:
+        """The numbers of a queue in /status, once these are among them: a report may be late."""
+        last: dict[str, Any] = {}
+
+        def shown() -> bool:
+            last.update(self.status()["queues"][queue])
+            return counts.items() <= last.items()
+
+        try:
+            wait_until(shown, f"{counts} in /status")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {last}") from None
+        return last
 
     def status(self) -> dict[str, Any]:
         code, body = self.get("/status")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.runtime.conftest import Bench
-from tests.runtime.running import RunningWorker, queueworker, wait_until
+from tests.runtime.running import EXPIRES_SOON, RunningWorker, queueworker, wait_until
 
 QUEUE = "usage-rows"
 
@@ -61,12 +61,12 @@ def test_totals_are_right_under_kills(bench: Bench) -> None:
     bench.publish(QUEUE, *[json.dumps(event) for event in every])
     store = Store(bench.directory / "usage.db")
     for part in range(1, 6):
-        worker = worker_of(bench, USAGE_BATCH_ROWS="150", USAGE_BATCH_SECONDS="0.05")
+        worker = worker_of(bench, *EXPIRES_SOON, USAGE_BATCH_ROWS="150", USAGE_BATCH_SECONDS="0.05")
         wait_until(lambda part=part: store.rows() >= part * 500, "some rows")  # type: ignore[misc]
         worker.kill_group()
         committed, stored = bench.succeeded(QUEUE), store.rows()
         assert committed <= stored, "nothing is committed that is not on disk"
-    last = worker_of(bench)
+    last = worker_of(bench, *EXPIRES_SOON)
     wait_until(lambda: bench.succeeded(QUEUE) == len(every), "all commits")
     assert store.totals() == totals(every)
     assert store.rows() == len(every)
@@ -74,8 +74,7 @@ def test_totals_are_right_under_kills(bench: Bench) -> None:
     assert sent >= len(every)
     assert sent / batches > 5, "it wrote in batches"
     wait_until(lambda: bench.nothing_left(QUEUE), "empty places")
-    queue = last.status()["queues"][QUEUE]
-    assert (queue["unconfirmed"], queue["deferred"], queue["handler_errors"]) == (0, 0, 0)
+    last.wait_for_counts(QUEUE, unconfirmed=0, deferred=0, handler_errors=0)
     assert last.stop() == 0
 
 
@@ -91,14 +90,14 @@ def test_a_stop_waits_for_the_buffer(bench: Bench) -> None:
 
 def test_a_stop_does_not_wait_for_ever(bench: Bench) -> None:
     endless = {"USAGE_BATCH_ROWS": "10000", "USAGE_BATCH_SECONDS": "3600"}
-    worker = worker_of(bench, "--shutdown-seconds", "1", **endless).consuming()
+    worker = worker_of(bench, "--shutdown-seconds", "1", *EXPIRES_SOON, **endless).consuming()
     bench.publish(QUEUE, *[json.dumps(event) for event in events(3)])
     wait_until(lambda: worker.status()["queues"][QUEUE]["deferred"] == 3, "a full buffer")
     worker.signal()
     assert worker.wait_for("handled and not confirmed by the job: 3")
     assert worker.ended() == 4
     assert bench.count("owners", QUEUE) == 3, "left to be recovered"
-    second = worker_of(bench)
+    second = worker_of(bench, *EXPIRES_SOON)
     wait_until(lambda: bench.succeeded(QUEUE) == 3, "the recovery")
     assert second.stop() == 0
 

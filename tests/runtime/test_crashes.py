@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 from tests.runtime.conftest import Bench
-from tests.runtime.running import wait_until
+from tests.runtime.running import EXPIRES_SOON, gone, wait_until
 
 #: Three handlers at once, each 10 ms, so that a kill always finds waiting and running work.
 SLOW = """
@@ -26,7 +25,7 @@ SLOW = """
 
 def test_nothing_is_lost_when_everything_of_a_worker_is_killed_half_way(bench: Bench) -> None:
     pids = bench.publish("q", *["{}"] * 300)
-    first = bench.run(SLOW, "--processes", "2")
+    first = bench.run(SLOW, "--processes", "2", *EXPIRES_SOON)
     wait_until(lambda: len(first.wrote()) > 60, "some work")
     first.kill_group()
     done_before = bench.succeeded()
@@ -34,7 +33,7 @@ def test_nothing_is_lost_when_everything_of_a_worker_is_killed_half_way(bench: B
     held = bench.count("owners")
     assert 0 < held <= 80
 
-    second = bench.run(SLOW)
+    second = bench.run(SLOW, *EXPIRES_SOON)
     wait_until(lambda: bench.succeeded() == 300, "all work to be done by another worker")
     wait_until(bench.nothing_left, "empty places")
     ran = Counter(second.wrote())
@@ -59,7 +58,7 @@ def test_a_killed_worker_process_is_replaced(bench: Bench) -> None:
     worker.consuming()
     bench.publish("q", *["{}"] * 20)
     wait_until(lambda: bench.succeeded() == 20, "work to be done")
-    assert worker.status()["queues"]["q"]["committed"] == 20
+    worker.wait_for_counts(committed=20)
     assert worker.stop() == 0
 
 
@@ -83,7 +82,7 @@ def test_worker_processes_end_gracefully_when_their_supervisor_is_killed(bench: 
     worker.signal(signal.SIGKILL)
     wait_until(lambda: bench.count("queue") == 9, "the release of what never started")
     (worker.directory / "go").touch()
-    wait_until(lambda: not Path(f"/proc/{orphan}/cmdline").exists(), "the end of the orphan")
+    wait_until(lambda: gone(orphan), "the end of the orphan")
     assert bench.succeeded() == 1
     assert bench.count("owners") == 0
 

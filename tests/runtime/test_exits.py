@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.conftest import Bench
-from tests.runtime.running import environment, queueworker, wait_until
+from tests.runtime.running import EXPIRES_SOON, environment, gone, queueworker, wait_until
 from tests.services import EmbeddedRedis, free_port
 
 NOTES_PID = """
@@ -146,13 +146,13 @@ def test_an_absent_broker_is_waited_for(bench: Bench, make_bench: Callable[..., 
 
 def test_the_deadline_ends_with_4_and_others_finish(bench: Bench) -> None:
     pids = bench.publish("q", *["{}"] * 3)
-    worker = bench.run(GATED, "--shutdown-seconds", "0.5").consuming()
+    worker = bench.run(GATED, "--shutdown-seconds", "0.5", *EXPIRES_SOON).consuming()
     wait_until(lambda: worker.wrote("began"), "a running handler")
     assert worker.stop() == 4
     assert worker.said("the deadline of 0.5 s passed", level="error")
 
     (worker.directory / "go").touch()
-    second = bench.run(GATED).consuming()
+    second = bench.run(GATED, *EXPIRES_SOON).consuming()
     wait_until(lambda: bench.succeeded() == 3, "recovery by another worker")
     assert sorted(second.wrote()) == sorted(pids)
     wait_until(bench.nothing_left, "an empty queue")
@@ -261,4 +261,4 @@ def test_a_thread_of_a_handler_ends_with_the_deadline_also_without_a_supervisor(
     wait_until(lambda: bench.succeeded() == 1, "the handled message")
     pid = worker.status()["processes"][0]["pid"]
     worker.process.kill()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the worker process")
+    wait_until(lambda: gone(pid), "the end of the worker process")

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from tests.runtime.conftest import Bench
-from tests.runtime.running import RunningWorker, queueworker, wait_until
+from tests.runtime.running import EXPIRES_SOON, RunningWorker, queueworker, wait_until
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 
@@ -83,7 +83,7 @@ def test_a_fence_on_every_revision_and_what_stays_of_it(bench: Bench) -> None:
 
 
 def test_a_fenced_worker_settles_renews_and_recovers(bench: Bench) -> None:
-    worker = bench.run(SOURCE, "--revision", "r1").consuming()
+    worker = bench.run(SOURCE, "--revision", "r1", *EXPIRES_SOON).consuming()
     gate = worker.directory / "go"
     bench.publish("q", f'{{"n": 1, "wait": "{gate}"}}')
     wait_until(lambda: worker.status()["queues"]["q"]["running"] == 1, "a running handler")
@@ -140,8 +140,10 @@ def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -
     def names() -> set[str]:
         return {each["worker"] for each in json.loads(command(bench, "inspect", "q", "--json"))["workers"]}
 
-    one = bench.run(SOURCE, "--revision", "r1").consuming()
-    two = bench.run(SOURCE, "--revision", "r2", "--processes", "2").consuming()
+    # Long enough for a busy machine; the test waits for the end of the one that is killed.
+    expiry = ("--expiry-seconds", "8")
+    one = bench.run(SOURCE, "--revision", "r1", *expiry).consuming()
+    two = bench.run(SOURCE, "--revision", "r2", "--processes", "2", *expiry).consuming()
     wait_until(lambda: len(names()) == 3, "three workers on the list")
     reading = json.loads(command(bench, "inspect", "q", "--json"))
     assert sorted(each["revision"] for each in reading["workers"]) == ["r1", "r2", "r2"]
@@ -166,15 +168,17 @@ def test_a_worker_whose_handler_blocks_its_loop_stays_on_the_list(bench: Bench) 
         async def job(payload: dict) -> None:
             while not Path("go").exists():
                 time.sleep(0.02)
-        """
+        """,
+        "--expiry-seconds",
+        "4",
     ).consuming()
     (name,) = bench.client.zrange(bench.key("workers"), 0, -1)
     (first,) = bench.client.zrange(bench.key("workers"), 0, -1, withscores=True)
     bench.publish("q", "{}")
-    worker.wait_for("stood still")
-    # More than twice the expiry of two seconds by the server's own clock, without a gap.
+    worker.wait_for("jobs.job handles message")
+    # More than twice the expiry of four seconds by the server's own clock, without a gap.
     wait_until(
-        lambda: bench.client.zscore(bench.key("workers"), name) > first[1] + 5_000,
+        lambda: bench.client.zscore(bench.key("workers"), name) > first[1] + 9_000,
         "beats while it stands still",
     )
     seconds, micros = bench.client.time()

@@ -48,14 +48,15 @@ def test_a_policy_from_the_first_failure_to_the_end(bench: Bench) -> None:
         ["fine:0", "fine:1", "fine:2", "never:0", "never:1", "never:2", "dead:0", "odd:0"]
     )
     assert bench.count("delayed") == bench.count("owners") == bench.count("queue") == 0
-    queue = worker.status()["queues"]["q"]
-    assert (queue["committed"], queue["rejected"], queue["retried"], queue["dead_lettered"]) == (1, 8, 4, 3)
+    worker.wait_for_counts(committed=1, rejected=8, retried=4, dead_lettered=3)
+    wait_until(
+        lambda: 'queueworker_retried_total{queue="q",revision="local"} 4.0' in worker.get("/metrics")[1],
+        "the retries in /metrics",
+    )
+    assert worker.stop() == 0
     assert len(worker.wrote("failed")) == 8
     assert worker.said("given up after 3 tries (exhausted): ValueError: try 2")
     assert len(worker.said("comes again in")) == 4
-    _, text = worker.get("/metrics")
-    assert 'queueworker_retried_total{queue="q",revision="local"} 4.0' in text
-    assert worker.stop() == 0
 
 
 def test_a_retry_is_taken_soon_after_its_time_by_any_worker(bench: Bench) -> None:

@@ -30,7 +30,7 @@ def start(runc: Path, *arguments: str) -> list[str]:
     record = runc.parent / "arguments"
     environment = {**os.environ, "QUEUEWORKER_RUNC": str(runc), "RECORD": str(record)}
     result = subprocess.run(
-        [sys.executable, "-I", str(WRAPPER), *arguments], env=environment, check=False, timeout=60
+        [sys.executable, "-I", str(WRAPPER), *arguments], env=environment, check=False, timeout=240
     )
     assert result.returncode == 7, "the wrapper's code is runc's"
     return record.read_text().splitlines()

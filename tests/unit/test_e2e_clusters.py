@@ -88,7 +88,7 @@ def test_contradicting_options_are_refused_before_anything_is_done(arguments: li
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert result.returncode == 2
     assert "Error:" in result.stderr
@@ -101,7 +101,7 @@ def test_what_a_person_can_mend_is_one_line_without_a_traceback() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert result.returncode == 1
     assert result.stderr.splitlines() == ["error: tool terraform: unknown; known are helm, kind, kubectl"]

@@ -106,7 +106,6 @@ def test_the_longest_pid_is_read() -> None:
     assert read(b'{"pid":"' + b"x" * 256 + b'","timestamp":1,"payload":1}').pid == "x" * 256
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_never_raise(raw: bytes) -> None:
     assert isinstance(decode_envelope(raw), Envelope | Unreadable)
@@ -119,7 +118,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(_JSON, st.booleans())
 def test_what_is_encoded_is_read_back_to_the_byte(value: object, ascii_only: bool) -> None:
     payload = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")

@@ -11,8 +11,8 @@ import aiohttp
 from queueworker_operator.act.processes import ProcessGroup, Worker
 from queueworker_operator.plan.facts import Refusal, RevisionFacts, Workers
 
-#: Seconds that a worker has to answer.
-_ANSWER = aiohttp.ClientTimeout(total=2.0)
+#: Seconds that a worker has to answer: enough for one that waits for its turn on a busy machine.
+_ANSWER = aiohttp.ClientTimeout(total=5.0)
 
 
 async def observe_processes(
