@@ -153,11 +153,13 @@ async def test_both_kinds_of_workers_share_one_queue(standalone: Site) -> None:
         producer.enqueue(payload)
     handled: list[tuple[str, int]] = []
     stop = threading.Event()
-    enough = threading.Event()
+    # Both kinds get their turn, however late one of them is connected: each waits for the other once.
+    theirs_began, ours_began = threading.Event(), threading.Event()
 
     def handler(pid: str, payload: dict[str, int], attempts: int) -> bool:
         handled.append(("theirs", payload["n"]))
-        enough.set()
+        theirs_began.set()
+        ours_began.wait(PATIENCE)
         return payload["n"] % 50 != 7
 
     async def legacy() -> None:
@@ -175,10 +177,10 @@ async def test_both_kinds_of_workers_share_one_queue(standalone: Site) -> None:
                 handled.append(("ours", number))
                 actions.append(Action.REJECT if number % 50 == 7 else Action.COMMIT)
             if deliveries:
+                ours_began.set()
                 outcomes = await settle(consumer, deliveries, *actions)
                 assert set(outcomes) <= {Outcome.COMMITTED, Outcome.REJECTED}
-            # Both kinds get their turn.
-            await asyncio.to_thread(enough.wait, PATIENCE)
+            await asyncio.to_thread(theirs_began.wait, PATIENCE)
 
     tasks = [asyncio.create_task(each) for each in (legacy(), legacy(), ours("w1"), ours("w2"))]
     await standalone.publish(*[json.dumps(payload).encode() for payload in payloads[count // 2 :]])
@@ -188,7 +190,8 @@ async def test_both_kinds_of_workers_share_one_queue(standalone: Site) -> None:
 
     await eventually(all_handled)
     stop.set()
-    enough.set()
+    theirs_began.set()
+    ours_began.set()
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
     assert sorted(number for _, number in handled) == list(range(count))
     kinds = Counter(kind for kind, _ in handled)

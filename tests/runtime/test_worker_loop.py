@@ -28,7 +28,7 @@ class Clock:
 
 
 async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not happened():  # noqa: ASYNC110 - each turn of the loop is a step of the worker
             await asyncio.sleep(0)
 
@@ -50,7 +50,7 @@ async def working(
         yield worker, state
         consumer.let_go()
         worker.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await run
     finally:
         run.cancel()
