@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ _SLOW_MACHINES = (HealthCheck.too_slow, HealthCheck.filter_too_much)
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=_SLOW_MACHINES)
 settings.register_profile("search", deadline=None, suppress_health_check=_SLOW_MACHINES)
 settings.load_profile("same")
+
+# A script's background jobs ignore SIGINT, and so would every program that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Node id prefix -> why a skip there is expected. Empty: every test runs everywhere.
 EXPECTED_SKIPS: dict[str, str] = {}
