@@ -29,20 +29,21 @@ def write(text):
     os.write(file, (text + "\\n").encode())
     os.close(file)
 
-@app.job("q", coroutines=3, retry=Retry(max_attempts=2, backoff=1.0, jitter=0))
+@app.job("q", coroutines=3, prefetch=3, retry=Retry(max_attempts=2, backoff=1.0, jitter=0))
 async def handle(n: int, message: Message):
     write(f"{{n}}:{{message.attempts}}:{off}")
     if n == 0 and not message.attempts:
         raise ValueError("once more, later")
-    # Longer than the expiry of two seconds: only a renewal by the broker's clock keeps it.
-    await asyncio.sleep(4)
+    # Longer than two expiries: only a renewal by the broker's clock keeps it.
+    await asyncio.sleep(9)
     write(f"done:{{n}}:{{time.time():.0f}}")
 """
 
 
 def test_clocks_that_are_off_change_nothing(bench: Bench) -> None:
     """Both run from one directory: the first has read its source when the second one is written."""
-    workers = [bench.run(_SHIFTED.format(off=off)).consuming() for off in (-300, 300)]
+    flags = ("--expiry-seconds", "4")
+    workers = [bench.run(_SHIFTED.format(off=off), *flags).consuming() for off in (-300, 300)]
     bench.publish("q", *[str(n) for n in range(6)])
     wait_until(lambda: bench.succeeded() == 6, "all work done")
     wrote = workers[0].wrote()
