@@ -28,6 +28,8 @@ if tonumber(ARGV[2]) < 1 then
   redis.call('HDEL', KEYS[2], ARGV[1])
   return cleared
 end
+-- First a write that a full server does not refuse.
+redis.call('ZREM', KEYS[1], ARGV[1])
 local started = held and string.match(held, '^{"started":(%d+),') or whole(now)
 redis.call('ZADD', KEYS[1], whole(now + tonumber(ARGV[2])), ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], '{"started":' .. started .. ',' .. string.sub(ARGV[3], 2))

@@ -15,14 +15,20 @@ if #pids == 0 then return {} end
 
 local owners = redis.call('HMGET', KEYS[1], unpack(pids))
 local expiry = whole(now_ms() + tonumber(ARGV[1]))
-local alive, lost = {}, {}
+local alive, again, lost = {}, {}, {}
 for i = 1, #pids do
   if owners[i] == ARGV[i * 2 + 1] then
     alive[#alive + 1] = expiry
     alive[#alive + 1] = pids[i]
+    again[#again + 1] = pids[i]
   else
     lost[#lost + 1] = i - 1
   end
 end
-if #alive > 0 then redis.call('ZADD', KEYS[2], unpack(alive)) end
+if #again > 0 then
+  -- A full server refuses a script's first write unless it frees memory. Without renewal just then, all that is in
+  -- work would expire and run twice.
+  redis.call('ZREM', KEYS[2], unpack(again))
+  redis.call('ZADD', KEYS[2], unpack(alive))
+end
 return lost

@@ -71,6 +71,8 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     client.zadd(keys.workers, {"silent": 1})
     yield transitions.beat(keys, "w", 60, b'{"revision":"r"}'), 1
     yield transitions.beat(keys, "w", 0, b""), 0
+    yield transitions.read([("TIME",), ("HGET", keys.fence, "r")]), None
+    yield transitions.read([("HGET", keys.fence, "r"), ("LINDEX", keys.ready, 99)]), [b"stop", None]
 
 
 def _run_all(site: Site, run: Runner) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from worker_runtime.brokers.base import (
     BrokerRefusedError,
@@ -14,6 +14,7 @@ from worker_runtime.brokers.base import (
     Role,
     Whereabouts,
 )
+from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.faults import explained
 from worker_runtime.brokers.redis.finder import Finder
 from worker_runtime.brokers.redis.keys import QueueKeys
@@ -100,6 +101,8 @@ class RedisInspector:
         try:
             results = await link.transaction(commands, "read the queue")
         except ReplyError as error:
+            if error.code == "OOM":
+                return await self._on_a_full_server(link, commands)
             if error.code == "NOPERM" and "'role'" in str(error).lower():
                 raise _RoleDeniedError from None
             raise explained(error, link.name, "read the queue") from None
@@ -108,6 +111,20 @@ class RedisInspector:
                 refused = explained(result, link.name, f"read the key {command[1]!s}")
                 raise refused
         return results
+
+    async def _on_a_full_server(self, link: Link, commands: Sequence[Command]) -> list[Any]:
+        """It takes no MULTI, but a script that only reads. ROLE cannot be asked for in a script."""
+        inside = [cast(Sequence[str], command) for command in commands if command != ("ROLE",)]
+        asked: list[Command] = [
+            transitions.read(inside).by_source(),
+            *[one for one in commands if one == ("ROLE",)],
+        ]
+        results, *roles = await link.batch(asked, "read the queue")
+        for one in (results, *roles):
+            if isinstance(one, ReplyError):
+                raise explained(one, link.name, "read the queue")
+        left = iter(results)
+        return [roles[0] if command == ("ROLE",) else next(left) for command in commands]
 
     def _reading(
         self, queue: str, keys: QueueKeys, link: Link, replies: Sequence[Any], sizes: Mapping[bytes, int]

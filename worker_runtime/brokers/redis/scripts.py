@@ -62,6 +62,7 @@ UNSTAGE = _load("unstage")
 PROMOTE_DELAYED = _load("promote_delayed")
 SWEEP = _load("sweep")
 BEAT = _load("beat")
+READ = _load("read")
 
 ALL: tuple[Script, ...] = (
     RESERVE,
@@ -74,4 +75,5 @@ ALL: tuple[Script, ...] = (
     PROMOTE_DELAYED,
     SWEEP,
     BEAT,
+    READ,
 )

@@ -173,6 +173,13 @@ def recover_delivery(
     )
 
 
+def read(commands: Sequence[Sequence[str | bytes | int]]) -> Call:
+    """Commands that only read; the second word of each is a key, where there is one."""
+    keys = [command[1] for command in commands if len(command) > 1]
+    words = [word for command in commands for word in (len(command), *command)]
+    return Call(scripts.READ, [key for key in keys if not isinstance(key, int)], words)
+
+
 def unstage(keys: QueueKeys, limit: int = MAX_ENTRIES) -> Call:
     return Call(scripts.UNSTAGE, (keys.staging, keys.ready), (limit,))
 
