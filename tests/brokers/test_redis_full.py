@@ -118,3 +118,6 @@ async def test_it_can_be_read_and_proven_empty(small: Site) -> None:
     assert (reading.ready, reading.reserved, reading.owned, reading.role) == (2, 1, 2, Role.PRIMARY)
     empty = await verify_empty(small.inspector(), "another")
     assert (empty.empty, empty.why) == (True, "")
+    denied = f"redis://blind:pw@127.0.0.1:{small.url.rpartition(':')[2]}"
+    small.client.execute_command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", "-role")
+    assert (await small.inspector(denied).read("q")).role is Role.UNKNOWN

@@ -120,6 +120,8 @@ class RedisInspector:
             *[one for one in commands if one == ("ROLE",)],
         ]
         results, *roles = await link.batch(asked, "read the queue")
+        if roles and isinstance(roles[0], ReplyError) and roles[0].code == "NOPERM":
+            raise _RoleDeniedError
         for one in (results, *roles):
             if isinstance(one, ReplyError):
                 raise explained(one, link.name, "read the queue")
