@@ -129,6 +129,12 @@ SAYS = [
         },
     ),
     Says(
+        "an observation that ends with a question gets no full stop after it",
+        IDLE,
+        facts(IDLE, seen(V1, 4), check=broker(IDLE, BrokerVerdict.CONNECTION_FAILED, "Refused; its port?")),
+        {"Ready": ("False", R.BROKER_UNREACHABLE, "Refused; its port? Workers that run are left alone.")},
+    ),
+    Says(
         "a wrong password: Stalled, since somebody must act",
         ROLL,
         facts(

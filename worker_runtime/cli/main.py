@@ -3,6 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+if os.getpid() == 1:
+    # The kernel drops what the first process of a container does not handle: a pod that is deleted while it
+    # starts would come up, consume, and be killed at the end of its grace period.
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 

@@ -60,7 +60,7 @@ def broker_guard(check: BrokerCheck | Unknown) -> Guard:
 
 def _sentence(text: str) -> str:
     """What was observed, ended so that another sentence can follow."""
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def creation_guard(target: Revision, workers: Workers) -> Pass | Fail:
