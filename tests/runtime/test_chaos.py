@@ -89,6 +89,28 @@ def test_a_message_that_somebody_steals_is_reported_as_lost(tmp_path: Path) -> N
     assert "record and the workers' log are kept in" in err
 
 
+def test_a_broker_that_dies_ends_with_3_and_leaves_no_process(tmp_path: Path) -> None:
+    with EmbeddedRedis() as server, redis.Redis(port=server.port) as client:
+        process = subprocess.Popen(
+            _command("--broker", server.url, "--minutes", "60"),
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: client.keys("*.stats.chaos.success"), "a first commit")
+            server.kill()
+            _, err = process.communicate(timeout=_LONG)
+            with pytest.raises(ProcessLookupError):
+                os.killpg(process.pid, 0)
+        finally:
+            process.kill()
+    assert process.returncode == 3
+    assert "Traceback" not in err
+    assert f"kept in {tmp_path}" in err
+
+
 def test_a_namespace_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     with EmbeddedRedis() as server, redis.Redis(port=server.port) as client:
         client.lpush("mine.queue.q", "x")
@@ -117,6 +139,7 @@ def test_what_cannot_run_ends_with_its_code_and_no_traceback(
     ran = _chaos(tmp_path, *arguments)
     assert ran.returncode == code, ran.stderr
     assert "Traceback" not in ran.stderr
+    assert not list(tmp_path.iterdir())
 
 
 # -- the judge ---------------------------------------------------------------------------------------

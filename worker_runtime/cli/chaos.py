@@ -78,21 +78,27 @@ def chaos_command(
             namespace = f"{{{name}}}" if "+cluster:" in broker else name
         directory = Path(tempfile.mkdtemp(prefix="queueworker-chaos-"))
         plan = Plan(broker, namespace, str(directory / "record"), str(directory / "workers.log"))
+        result: Result | None = None
         try:
             result = asyncio.run(_run(plan, wishes, show))
         except NurseryError as error:
-            raise Failure(f"{error}; the log of the workers: {plan.log}", exits.FAULT) from None
+            raise Failure(str(error), exits.FAULT) from None
         finally:
             show.end()
+            _remove_or_name(directory, result is not None and not result.verdict.faults)
     right = not result.verdict.faults
-    if right:
-        for path in (plan.record_path, Path(plan.log)):
-            path.unlink(missing_ok=True)
-        directory.rmdir()
     click.echo(json.dumps(_as_json(result, wishes), indent=2) if as_json else _as_text(result, wishes))
-    if not right:
-        click.echo(f"The record and the workers' log are kept in {directory}.", err=True)
     sys.exit(exits.STOPPED if right else exits.FAULT)
+
+
+def _remove_or_name(directory: Path, right: bool) -> None:
+    files = list(directory.iterdir())
+    if not right and any(file.stat().st_size for file in files):
+        click.echo(f"The record and the workers' log are kept in {directory}.", err=True)
+        return
+    for file in files:
+        file.unlink()
+    directory.rmdir()
 
 
 async def _run(plan: Plan, wishes: Wishes, show: _Line) -> Result:
