@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Node id prefix -> why a skip there is expected. Every other test runs everywhere.
 EXPECTED_SKIPS: dict[str, str] = {
-    "tests/runtime/test_first_process.py": "only root may make a process namespace, and not in every container",
+    "tests/runtime/test_first_process.py": "not every container lets a process make a namespace",
 }
 
 
