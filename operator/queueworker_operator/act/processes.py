@@ -21,6 +21,7 @@ from queueworker_operator.act.output import copy_output
 from queueworker_operator.act.ports import Ports
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.plan.facts import WorkerFailure
+from worker_runtime.child import describe_exit
 
 #: Seconds before a worker that died is started again: doubled with each death, up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -267,14 +268,7 @@ def started_at(pid: int) -> int | None:
 
 
 def _exit_text(code: int | None) -> str:
-    if code is None:
-        return "no start"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
+    return "no start" if code is None else describe_exit(code)
 
 
 def _kill_group(leader: int) -> None:

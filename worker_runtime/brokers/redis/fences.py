@@ -8,6 +8,7 @@ from typing import Any
 from worker_runtime.brokers.base import BrokerError
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.links import QueueLinks
 from worker_runtime.brokers.redis.wire import Command, LostReplyError
 
 #: How often a call is tried when its answer is lost. Each of them may be repeated at will.
@@ -21,17 +22,15 @@ class RedisFences:
     def __init__(
         self, keys_of: Callable[[str], QueueKeys], make_link: Callable[[QueueKeys], Link], patience: float
     ) -> None:
-        self._keys_of = keys_of
-        self._make_link = make_link
         self._patience = patience
-        self._links: dict[str, tuple[QueueKeys, Link]] = {}
+        self._links = QueueLinks(keys_of, make_link)
 
     async def fence(self, queue: str, revision: str, reason: str) -> bool:
         """See `Fences.fence`."""
         _check(revision)
         if not reason.strip():
             raise BrokerError(f"a fence on {queue} needs a reason: it is what people read when nothing runs")
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         held = await self._ask(link, ("HGET", keys.fence, revision), "read its fences")
         if held == reason.encode():
             return False
@@ -41,19 +40,18 @@ class RedisFences:
     async def unfence(self, queue: str, revision: str) -> bool:
         """See `Fences.unfence`."""
         _check(revision)
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         return bool(await self._ask(link, ("HDEL", keys.fence, revision), "lift a fence"))
 
     async def fences(self, queue: str) -> Mapping[str, str]:
         """See `Fences.fences`."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         flat = await self._ask(link, ("HGETALL", keys.fence), "read its fences")
         text = [value.decode("utf-8", "backslashreplace") for value in flat]
         return dict(zip(text[::2], text[1::2], strict=True))
 
     async def close(self) -> None:
-        for _, link in self._links.values():
-            await link.close()
+        await self._links.close()
 
     async def _ask(self, link: Link, command: Command, doing: str) -> Any:
         for _ in range(_TRIES - 1):
@@ -62,14 +60,6 @@ class RedisFences:
             except LostReplyError:
                 continue
         return await link.call(command, doing, patience=self._patience)
-
-    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
-        if not queue:
-            raise BrokerError("the queue's name is empty; give a name such as stats-usage")
-        if queue not in self._links:
-            keys = self._keys_of(queue)
-            self._links[queue] = (keys, self._make_link(keys))
-        return self._links[queue]
 
 
 def _check(revision: str) -> None:

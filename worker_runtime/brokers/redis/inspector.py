@@ -19,6 +19,7 @@ from worker_runtime.brokers.redis.faults import explained
 from worker_runtime.brokers.redis.finder import Finder
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.links import QueueLinks
 from worker_runtime.brokers.redis.roster import read_roster
 from worker_runtime.brokers.redis.wire import Command, ReplyError
 from worker_runtime.envelope import published_at
@@ -36,14 +37,12 @@ class RedisInspector:
     """Implements `Inspector`. Reads in one MULTI, so that a message on its way is counted once."""
 
     def __init__(self, keys_of: Callable[[str], QueueKeys], make_link: Callable[[QueueKeys], Link]) -> None:
-        self._keys_of = keys_of
-        self._make_link = make_link
         self._may_ask_role = True
-        self._links: dict[str, tuple[QueueKeys, Link]] = {}
+        self._links = QueueLinks(keys_of, make_link)
 
     async def read(self, queue: str) -> QueueReading:
         """Read everything about one queue. Bytes that are not text are shown with escapes."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         commands: list[Command] = [
             ("TIME",),
             ("LLEN", keys.ready),
@@ -84,18 +83,11 @@ class RedisInspector:
 
     async def find(self, queue: str, pid: str, scan: int = 10_000) -> Whereabouts:
         """See `Inspector.find`."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         return await Finder(keys, link, pid, scan).find()
 
     async def close(self) -> None:
-        for _, link in self._links.values():
-            await link.close()
-
-    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
-        if queue not in self._links:
-            keys = self._keys_of(queue)
-            self._links[queue] = (keys, self._make_link(keys))
-        return self._links[queue]
+        await self._links.close()
 
     async def _transaction(self, link: Link, commands: Sequence[Command]) -> list[Any]:
         try:

@@ -11,6 +11,7 @@ from worker_runtime.brokers.base import OnSwept, Recovered, Retained, Swept, Tim
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.links import QueueLinks
 from worker_runtime.brokers.redis.reasons import decode_reason, encode_reason
 from worker_runtime.brokers.redis.renewer import RedisRenewer
 from worker_runtime.brokers.redis.transitions import Candidate
@@ -49,11 +50,10 @@ class RedisMaintenance:
         make_link: Callable[[QueueKeys], Link],
         max_takeovers: int,
     ) -> None:
-        self._keys_of = keys_of
         self._timing = timing
         self._make_link = make_link
         self._max_takeovers = max_takeovers
-        self._links: dict[str, tuple[QueueKeys, Link]] = {}
+        self._links = QueueLinks(keys_of, make_link)
 
     async def retry(
         self,
@@ -103,7 +103,7 @@ class RedisMaintenance:
 
     async def recover(self, queue: str, on_step: Callable[[Recovered], None] = lambda _: None) -> Recovered:
         """See `Maintenance.recover`."""
-        keys, _ = self._queue(queue)
+        keys, _ = self._links.of(queue)
         total = Recovered()
         renewer = RedisRenewer(
             keys, self._timing, lambda: self._make_link(keys), self._max_takeovers, _NOBODY
@@ -124,7 +124,7 @@ class RedisMaintenance:
 
     async def promote(self, queue: str, *, everything: bool = False) -> int:
         """See `Maintenance.promote`."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         moved: int = 0
         while True:
             some, wait = await link.run(
@@ -136,7 +136,7 @@ class RedisMaintenance:
 
     async def unstage(self, queue: str) -> int:
         """See `Maintenance.unstage`."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         moved = 0
         while some := await link.run(transitions.unstage(keys), "return staged work", replay=True):
             moved += some
@@ -144,7 +144,7 @@ class RedisMaintenance:
 
     async def retained(self, queue: str, *, limit: int = 100, dead: bool = True) -> Sequence[Retained]:
         """See `Maintenance.retained`."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         place = keys.dead if dead else keys.failed
         pids: list[bytes] = await link.call(("LRANGE", place, 0, limit - 1), "list messages")
         found: list[Retained] = []
@@ -157,21 +157,14 @@ class RedisMaintenance:
 
     async def close(self) -> None:
         """Close the connections."""
-        for _, link in self._links.values():
-            await link.close()
-
-    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
-        if queue not in self._links:
-            keys = self._keys_of(queue)
-            self._links[queue] = (keys, self._make_link(keys))
-        return self._links[queue]
+        await self._links.close()
 
     async def _sweep(
         self, queue: str, judge: _Judge, limit: int | None, of_dead: bool, on_step: OnSwept
     ) -> Swept:
         """Walk from the oldest entry on, over as many as there are at the start: what comes in meanwhile,
         also what was retried and failed again, is not looked at."""
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         place = keys.dead if of_dead else keys.failed
         left = await link.call(("LLEN", place), "count messages")
         counts = _Counts()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from worker_runtime.brokers.base import BrokerUnavailableError, Timing
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
+from worker_runtime.brokers.redis.links import QueueLinks
 from worker_runtime.brokers.redis.wire import LostReplyError
 from worker_runtime.envelope import encode_envelope, new_pid
 
@@ -26,11 +27,9 @@ class RedisPublisher:
         make_link: Callable[[QueueKeys], Link],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._keys_of = keys_of
         self._timing = timing
-        self._make_link = make_link
         self._clock = clock
-        self._queues: dict[str, tuple[QueueKeys, Link]] = {}
+        self._links = QueueLinks(keys_of, make_link)
 
     async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
         """Publish raw JSON payloads in order and return their pids. Nothing is published when one of them is
@@ -38,7 +37,7 @@ class RedisPublisher:
         confirmed; it is not tried again, since that could publish twice."""
         if not payloads:
             return []
-        keys, link = self._queue(queue)
+        keys, link = self._links.of(queue)
         pids = [new_pid() for _ in payloads]
         now = int(self._clock())
         envelopes = [
@@ -64,14 +63,7 @@ class RedisPublisher:
         return pids
 
     async def close(self) -> None:
-        for _, link in self._queues.values():
-            await link.close()
-
-    def _queue(self, queue: str) -> tuple[QueueKeys, Link]:
-        if queue not in self._queues:
-            keys = self._keys_of(queue)
-            self._queues[queue] = (keys, self._make_link(keys))
-        return self._queues[queue]
+        await self._links.close()
 
 
 def _chunks(envelopes: Sequence[bytes]) -> list[list[bytes]]:
