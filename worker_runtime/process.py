@@ -34,6 +34,7 @@ from worker_runtime.channel import HELD_BACK, WorkerConfig, WorkerEnd
 from worker_runtime.hooks import HookKind
 from worker_runtime.job import Job
 from worker_runtime.loading import AppImportError, load_app
+from worker_runtime.pausing import pause
 from worker_runtime.renewal import Heartbeat, Renewal
 from worker_runtime.settings import SettingsError
 from worker_runtime.state import QueueState
@@ -209,20 +210,13 @@ class WorkerProcess:
                 if self._starting_problem != str(error):
                     self._starting_problem = str(error)
                     log.warning("waits for the broker: %s", error)
-                await self._pause(min(LONGEST_BACKOFF, 0.1 * 2 ** min(attempt, 10)))
+                await pause(min(LONGEST_BACKOFF, 0.1 * 2 ** min(attempt, 10)), self._stop_asked)
             except (BrokerRefusedError, UnsafePlacementError) as error:
                 raise FatalError(exits.BROKER, str(error)) from error
             else:
                 self._starting_problem = ""
                 return True
         return False
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop_asked.wait()
-        except TimeoutError:
-            pass
 
     async def _consume(self, app: App, jobs: list[Job], broker: Broker) -> int:
         groups = {group for job in jobs for group in job.groups}

@@ -12,6 +12,7 @@ from worker_runtime import exits
 from worker_runtime.channel import HELD_BACK, WorkerConfig
 from worker_runtime.child import Child, describe_exit
 from worker_runtime.fleet import Fleet
+from worker_runtime.pausing import pause
 from worker_runtime.settings import Settings, SettingsError
 
 #: Seconds that a worker process gets beyond its deadline, or after a force, before it is killed.
@@ -141,11 +142,7 @@ class Supervisor:
                 describe_exit(code),
                 backoff,
             )
-            try:
-                async with asyncio.timeout(backoff):
-                    await self._stopping.wait()
-            except TimeoutError:
-                pass
+            await pause(backoff, self._stopping)
             backoff = min(LONGEST_BACKOFF, backoff * 2)
 
     async def _outlive(self, child: Child) -> int:

@@ -29,6 +29,7 @@ from worker_runtime.hooks import Hook, HookKind
 from worker_runtime.job import Job
 from worker_runtime.logs import current_delivery
 from worker_runtime.message import Context, Message
+from worker_runtime.pausing import pause
 from worker_runtime.rejection import rejection
 from worker_runtime.state import QueueState
 
@@ -173,8 +174,8 @@ class Worker:
                 if state.broker_problem != str(error):
                     state.broker_problem = str(error)
                     log.warning("broker lost: %s", error, extra=self._extra)
-                pause = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
-                await self._pause(pause * random.uniform(0.5, 1.0))
+                backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
+                await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
                 continue
             if failures:
                 log.info("broker back after %.1f s", clock() - lost_at, extra=self._extra)
@@ -190,7 +191,7 @@ class Worker:
             if received.deliveries:
                 self._accept(received.deliveries, late=clock() - started > late)
             elif received.fenced:
-                await self._pause(FENCE_PAUSE)
+                await pause(FENCE_PAUSE, self._stop_asked)
 
     def _accept(self, deliveries: Sequence[Delivery], late: bool) -> None:
         state = self.state
@@ -216,14 +217,6 @@ class Worker:
             log.warning("fenced, receives nothing: %s", reason, extra=self._extra)
         else:
             log.info("fence lifted, receives again", extra=self._extra)
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, or return at once when a stop is asked for."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop_asked.wait()
-        except TimeoutError:
-            pass
 
     # -- handling ----------------------------------------------------------------------------------
 
@@ -310,7 +303,7 @@ class Worker:
             if state.trusted(state.clock()) or not state.waiting:
                 return
             if not await self._verify():
-                await self._pause(0.5)
+                await pause(0.5, self._stop_asked)
 
     def _drop(self, delivery: Delivery) -> None:
         """Forget a delivery that another owner has: there is nothing to run and nothing to settle."""
