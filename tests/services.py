@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Self
+from typing import Any, Self
 
 import redis
 
@@ -18,8 +18,9 @@ __all__ = ["EmbeddedRedis", "RedisCluster", "free_port"]
 _BUS = 10_000
 
 
-def _node() -> EmbeddedRedis:
-    """Not started. Its port leaves room for the bus, and both were free a moment ago."""
+def cluster_node(node_timeout: int = 5000, *more: str) -> EmbeddedRedis:
+    """Not started. Its port leaves room for the bus, and both were free a moment ago. `node_timeout` in
+    milliseconds: after as much silence a node counts as failed."""
     while True:
         port = free_port()
         if port + _BUS > 65535:
@@ -30,15 +31,19 @@ def _node() -> EmbeddedRedis:
                 other.bind(("127.0.0.1", port + _BUS))
             except OSError:
                 continue
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
-        return EmbeddedRedis(port=port, args=options)
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout))
+        return EmbeddedRedis(port=port, args=(*options, *more))
 
 
 class RedisCluster:
     """A Redis Cluster of primaries without replicas, ready when the context is entered."""
 
-    def __init__(self, primaries: int = 3, *, ready_timeout: float = 60.0) -> None:
+    def __init__(
+        self, primaries: int = 3, *, ready_timeout: float = 60.0, options: tuple[Any, ...] = ()
+    ) -> None:
+        """`options` as those of `cluster_node`."""
         self._primaries = primaries
+        self._options = options
         self._ready_timeout = ready_timeout
         self._stack = contextlib.ExitStack()
         self.nodes: list[EmbeddedRedis] = []
@@ -50,7 +55,7 @@ class RedisCluster:
     def start(self) -> Self:
         with contextlib.ExitStack() as stack:
             for _ in range(self._primaries):
-                self.nodes.append(stack.enter_context(_node()))
+                self.nodes.append(stack.enter_context(cluster_node(*self._options)))
             clients = [stack.enter_context(redis.Redis(port=node.port)) for node in self.nodes]
             share = _SLOTS // self._primaries
             for index, client in enumerate(clients):

@@ -18,6 +18,7 @@ from typing import Any
 from worker_runtime.brokers.base import (
     Action,
     BrokerError,
+    BrokerRefusedError,
     Consumer,
     Delivery,
     Outcome,
@@ -156,7 +157,7 @@ class Worker:
     async def _receive_loop(self) -> None:
         state, clock = self.state, self.state.clock
         late = state.trust_window / 2
-        failures, lost_at = 0, 0.0
+        failures, lost_at, refused = 0, 0.0, False
         while not self._stop_asked.is_set():
             # Success hooks that lag behind hold receiving back, so that they cannot pile up without bound.
             limit = min(state.prefetch - max(len(state.outstanding), len(self._confirmed)), LARGEST_RECEIVE)
@@ -171,9 +172,11 @@ class Worker:
                 failures += 1
                 if failures == 1:
                     lost_at = started
-                if state.broker_problem != str(error):
-                    state.broker_problem = str(error)
+                # One outage has many texts on its way; what a person has to mend is news.
+                if failures == 1 or refused != isinstance(error, BrokerRefusedError):
+                    refused = isinstance(error, BrokerRefusedError)
                     log.warning("broker lost: %s", error, extra=self._extra)
+                state.broker_problem = str(error)
                 backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
                 await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
                 continue

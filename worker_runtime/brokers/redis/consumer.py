@@ -189,6 +189,7 @@ class RedisConsumer:
                 ("BLMOVE", self._keys.ready, self._keys.staging, "RIGHT", "LEFT", f"{block:.3f}"),
                 "wait for work",
                 timeout=block + self._timing.command_timeout,
+                blocks=block,
             )
         except asyncio.CancelledError:
             # The move may still happen on the server; then staging has it, and the next reserve takes it.

@@ -16,6 +16,8 @@ _LATER_TEXT = {
     "READONLY": "it is a read-only replica; point the URL at the primary, or wait for the failover to end",
     "CLUSTERDOWN": "the cluster does not serve all slots; check CLUSTER INFO",
     "MASTERDOWN": "it is a replica that has lost its primary; point the URL at the primary",
+    "TRYAGAIN": "the slot is moving and only some of its keys are there yet; it serves when the move is over",
+    "UNBLOCKED": "its role changed while this client waited; the new primary is asked for",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write asks for",
     "MOVED": "it is a node of a Redis Cluster and the key is on another one; use a redis+cluster:// URL",
     "ASK": "it is a node of a Redis Cluster that is moving the slot; use a redis+cluster:// URL",

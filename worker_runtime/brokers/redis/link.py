@@ -16,6 +16,8 @@ from worker_runtime.brokers.redis.wire import Command, LostReplyError, NotSentEr
 _REDIRECTIONS = 5
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
+#: Seconds between what a command may rightly take and the question whether its server was replaced.
+_SILENCE = 1.0
 
 
 class Link:
@@ -25,6 +27,8 @@ class Link:
         self._route = route
         self._timeout = timeout
         self._wire: Wire | None = None
+        self._detours: set[Wire] = set()
+        self._doubts: set[asyncio.Task[None]] = set()
         self._connecting = asyncio.Lock()
         self._shut = False
 
@@ -33,9 +37,16 @@ class Link:
         return self._route.name
 
     async def call(
-        self, command: Command, doing: str, *, timeout: float | None = None, patience: float = 0.0
+        self,
+        command: Command,
+        doing: str,
+        *,
+        timeout: float | None = None,
+        patience: float = 0.0,
+        blocks: float = 0.0,
     ) -> Any:
-        """The reply to one command. `doing` completes "Redis cannot ..." in error texts.
+        """The reply to one command. `doing` completes "Redis cannot ..." in error texts. The server may keep
+        it waiting for `blocks` seconds by right.
 
         For `patience` seconds it tries again after faults that mean the command did not run (no connection,
         loading, failover). Raises LostReplyError when it may have run, NotSentError or another
@@ -48,14 +59,10 @@ class Link:
         pause, redirections = _FIRST_PAUSE, 0
         while True:
             fault: BrokerUnavailableError
+            wire: Wire | None = None
             try:
-                wire = self._wire
-                if wire is None or not wire.open:
-                    wire = await self._connect()
-                return await wire.call(command, timeout)
-            except LostReplyError:
-                self._route.forget()
-                raise
+                wire = await self._opened()
+                return await self._send(wire, command, timeout, blocks)
             except NotSentError as error:
                 fault = error
             except ReplyError as error:
@@ -63,13 +70,11 @@ class Link:
                     raise
                 if error.code not in LATER and error.code not in ELSEWHERE:
                     raise explained(error, self.name, doing) from None
-                if error.code == "ASK" and self._route.cluster:
-                    return await self._ask(error, command, doing, timeout)
-                redirected = self._turn(error)
-                if redirected and redirections < _REDIRECTIONS:
+                assert wire is not None
+                if self._turn(error, wire) and redirections < _REDIRECTIONS:
                     redirections += 1
                     continue
-                unavailable = explained(error, self.name, doing)
+                unavailable = explained(error, wire.name, doing)
                 if not isinstance(unavailable, BrokerUnavailableError):
                     raise unavailable from None
                 fault = unavailable
@@ -99,21 +104,23 @@ class Link:
         whose author can live with a LostReplyError of the whole."""
         fault: BrokerError = NotSentError(f"Redis at {self.name} sent this client around in circles")
         for _ in range(_REDIRECTIONS):
-            wire = self._wire
-            if wire is None or not wire.open:
-                wire = await self._connect()
+            wire = await self._opened()
             replies: list[Any] = []
             for future in wire.send_many(commands):
                 try:
-                    replies.append(await wire.answer(future, self._timeout))
+                    replies.append(await self._answer(wire, future, self._timeout))
                 except ReplyError as error:
                     replies.append(error)
             refusals = [one for one in replies if isinstance(one, ReplyError)]
-            # Only when not one of them ran is the whole asked for elsewhere.
-            if not refusals or len(refusals) < len(replies) or refusals[0].code not in ELSEWHERE:
+            turning = next((one for one in refusals if one.code in ELSEWHERE or one.code in LATER), None)
+            if turning is None:
                 return replies
-            fault = explained(refusals[0], self.name, doing)
-            if not self._turn(refusals[0]):
+            redirected = self._turn(turning, wire)
+            # Only when not one of them ran is the whole asked for elsewhere.
+            if len(refusals) < len(replies) or turning.code not in ELSEWHERE:
+                return replies
+            fault = explained(turning, wire.name, doing)
+            if not redirected:
                 break
         raise fault
 
@@ -133,7 +140,7 @@ class Link:
             if elsewhere is None:
                 raise refusals[0]
             fault = explained(elsewhere, self.name, doing)
-            if not self._turn(elsewhere):
+            if elsewhere.code != "MOVED" or not self._route.cluster:
                 break
         raise fault
 
@@ -146,12 +153,17 @@ class Link:
     def hang_up(self) -> None:
         """Take no more commands, and tell the server so: it ends a blocked one and forgets this client."""
         self._shut = True
-        if self._wire is not None:
-            self._wire.hang_up()
+        for wire in (self._wire, *self._detours):
+            if wire is not None:
+                wire.hang_up()
 
     async def close(self, timeout: float = 1.0) -> None:
         """After this no command of ours can still begin on the server, if it answers within `timeout`."""
         self._shut = True
+        for doubt in self._doubts:
+            doubt.cancel()
+        for detour in self._detours:
+            detour.hang_up()
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.hang_up()
@@ -171,33 +183,75 @@ class Link:
             self._wire = wire
             return wire
 
-    def _turn(self, error: ReplyError) -> bool:
-        """Prepare to ask another server; True when it is known which, so that there is no need to wait."""
+    async def _opened(self) -> Wire:
+        wire = self._wire
+        return wire if wire is not None and wire.open else await self._connect()
+
+    async def _send(self, wire: Wire, command: Command, timeout: float, blocks: float) -> Any:
+        """Once, and to where an ASK sends this one command."""
+        try:
+            return await self._answer(wire, wire.send(command), timeout, blocks)
+        except ReplyError as error:
+            if error.code != "ASK" or not self._route.cluster:
+                raise
+            where = str(error).split(" ")[2]
+        detour = await self._route.detour(where, self._timeout)
+        self._detours.add(detour)
+        try:
+            asking, reply = detour.send_many((("ASKING",), command))
+            await detour.answer(asking, timeout)
+            return await detour.answer(reply, timeout)
+        finally:
+            self._detours.discard(detour)
+            detour.abort("the detour is over")
+
+    async def _answer(
+        self, wire: Wire, future: asyncio.Future[Any], timeout: float, blocks: float = 0.0
+    ) -> Any:
+        """As `Wire.answer`. A server that was replaced while it was silent is not waited for."""
+        if future.done() or not self._route.moves:
+            return await wire.answer(future, timeout)
+        timer = asyncio.get_running_loop().call_later(blocks + _SILENCE, self._doubt, wire, future)
+        try:
+            return await wire.answer(future, timeout)
+        except LostReplyError:
+            self._route.forget(wire.name)
+            raise
+        finally:
+            timer.cancel()
+
+    def _doubt(self, wire: Wire, future: asyncio.Future[Any]) -> None:
+        task = asyncio.ensure_future(self._ask_around(wire, future))
+        self._doubts.add(task)
+        task.add_done_callback(self._doubts.discard)
+
+    async def _ask_around(self, wire: Wire, future: asyncio.Future[Any]) -> None:
+        """A server that stands still, or that the network has swallowed, keeps the connection open."""
+        while not future.done() and not self._shut:
+            try:
+                if await self._route.replaced(wire.name, self._timeout):
+                    wire.abort("it was silent and another server has taken its place")
+                    return
+            except BrokerError:
+                pass  # Nobody knows; the time of the command itself still ends the wait.
+            await asyncio.wait((future,), timeout=_SILENCE)
+
+    def _turn(self, error: ReplyError, wire: Wire) -> bool:
+        """What came over this connection says to ask another server. True when it is known which, so that
+        there is no need to wait."""
         code, parts = error.code, str(error).split(" ")
         if code == "MOVED" and self._route.cluster and len(parts) >= 3:
             self._route.moved(parts[2])
-            self._leave()
+            self._leave(wire)
             return True
-        if code == "READONLY" or (code in LATER and self._route.cluster):
-            self._route.forget()
-            self._leave()
+        # A slot on its way stays where it is until the last key has gone.
+        if code == "READONLY" or (code in LATER and code != "TRYAGAIN" and self._route.moves):
+            self._route.forget(wire.name)
+            self._leave(wire)
         return False
 
-    def _leave(self) -> None:
+    def _leave(self, wire: Wire) -> None:
         """Use another connection from now on; answers that are still due on this one are let in."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.retire()
-
-    async def _ask(self, error: ReplyError, command: Command, doing: str, timeout: float) -> Any:
-        wire = await self._route.detour(str(error).split(" ")[2], self._timeout)
-        try:
-            asking, reply = wire.send_many((("ASKING",), command))
-            await wire.answer(asking, timeout)
-            return await wire.answer(reply, timeout)
-        except ReplyError as refused:
-            if refused.code == "NOSCRIPT":
-                raise
-            raise explained(refused, wire.name, doing) from None
-        finally:
-            wire.abort("the detour is over")
+        if self._wire is wire:
+            self._wire = None
+        wire.retire()

@@ -12,6 +12,13 @@ from worker_runtime.brokers.redis.address import Address, Node
 from worker_runtime.brokers.redis.faults import explained
 from worker_runtime.brokers.redis.wire import Command, LostReplyError, NotSentError, ReplyError, Wire
 
+#: Seconds that a node of a cluster may take to let us in or to name the owner of a slot.
+_KNOCK = 3.0
+#: Seconds of silence after which the next node is asked as well.
+_MOMENT = 0.3
+#: Nodes that are remembered.
+_KNOWN = 100
+
 
 async def open_wire(address: Address, node: Node, timeout: float) -> Wire:
     """Connect and authenticate within `timeout` seconds. Raises NotSentError (unreachable) or what
@@ -72,6 +79,8 @@ class Route:
         self._slot = slot
         self._owner: Node | None = None if address.cluster else address.nodes[0]
         self._known: list[Node] = list(address.nodes)
+        #: Named as the owner and not reached: a node that still names it may have an old map.
+        self._doubted: Node | None = None
 
     @property
     def name(self) -> str:
@@ -81,69 +90,122 @@ class Route:
     def cluster(self) -> bool:
         return self._address.cluster
 
+    @property
+    def moves(self) -> bool:
+        """Whether another server can take the place of the one that is in use."""
+        return self._address.cluster
+
     async def connect(self, timeout: float) -> Wire:
-        if self._owner is None:
-            self._owner = await self._find(timeout)
+        if not self.moves:
+            return await open_wire(self._address, self._address.nodes[0], timeout)
+        owner = self._owner
+        if owner is None:
+            owner = self._owner = await self._find(self._doubted, timeout)
         try:
-            return await open_wire(self._address, self._owner, timeout)
+            wire = await open_wire(self._address, owner, min(timeout, _KNOCK))
         except BrokerUnavailableError:
-            self.forget()
+            self._doubted = owner
+            self.forget(str(owner))
             raise
+        self._doubted = None
+        return wire
 
     async def detour(self, node_text: str, timeout: float) -> Wire:
         """Connect to the node that an ASK named, for one command."""
-        return await open_wire(self._address, self._node(node_text), timeout)
+        return await open_wire(self._address, self._node(node_text), min(timeout, _KNOCK))
 
     def moved(self, node_text: str) -> None:
         self._owner = self._node(node_text)
-        if self._owner not in self._known:
-            self._known.append(self._owner)
+        self._learn([self._owner])
 
-    def forget(self) -> None:
-        """Ask again who owns the slot before the next connection."""
-        if self._address.cluster:
+    def forget(self, name: str) -> None:
+        """Ask again for the way before the next connection, if it still leads to the server of this name."""
+        if self.moves and str(self._owner) == name:
             self._owner = None
 
-    def _node(self, text: str) -> Node:
-        host, _, port = text.rpartition(":")
-        return Node(host.strip("[]") or self._address.nodes[0].host, int(port))
+    async def replaced(self, name: str, timeout: float) -> bool:
+        """Ask others whether the silent server of this name has lost its place to another one; then the
+        next connection goes there. Raises BrokerUnavailableError when nobody knows."""
+        doubted = next((node for node in self._known if str(node) == name), None)
+        owner = await self._find(doubted, timeout)
+        if str(owner) == name:
+            return False
+        if self._owner is None or str(self._owner) == name:
+            self._owner = owner
+        return True
 
-    async def _find(self, timeout: float) -> Node:
+    def _node(self, text: str) -> Node:
+        """A server that does not know its address leaves the host empty, or "?": it is the one asked."""
+        host, _, port = text.rpartition(":")
+        known = "" if host in {"", "?"} else host.strip("[]")
+        return Node(known or (self._owner or self._address.nodes[0]).host, int(port))
+
+    async def _find(self, doubted: Node | None, timeout: float) -> Node:
+        """Ask one node after the other, the next as soon as one is silent for a moment. An answer that names
+        `doubted` counts only when nobody says otherwise; it is not asked itself while there are others."""
+        left = [node for node in self._known if node != doubted] or list(self._known)
+        asked: set[asyncio.Task[Node]] = set()
+        fallback: Node | None = None
         fault: BrokerUnavailableError | None = None
-        for node in list(self._known):
-            try:
-                wire = await open_wire(self._address, node, timeout)
-            except BrokerUnavailableError as error:
-                fault = error
-                continue
-            try:
-                ranges = await wire.call(("CLUSTER", "SLOTS"), timeout)
-            except ReplyError as error:
-                if "cluster support disabled" in str(error):
-                    raise NotSentError(
-                        f"Redis at {node} is not a cluster node ({error}); use a redis:// URL"
-                    ) from None
-                raise explained(error, str(node), "name the owners of its slots") from None
-            except BrokerUnavailableError as error:
-                fault = error
-                continue
-            finally:
-                wire.abort("it was only asked for the way")
-            owner = self._read_slots(ranges, node)
-            if owner is not None:
-                return owner
-            fault = NotSentError(
+        try:
+            while left or asked:
+                if left:
+                    asked.add(asyncio.ensure_future(self._ask(left.pop(0), min(timeout, _KNOCK))))
+                done, asked = await asyncio.wait(
+                    asked, timeout=_MOMENT if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for one in done:
+                    try:
+                        owner = one.result()
+                    except BrokerUnavailableError as error:
+                        fault = error
+                        continue
+                    if owner != doubted:
+                        return owner
+                    fallback = owner
+        finally:
+            for one in asked:
+                one.cancel()
+        if fallback is not None:
+            return fallback
+        raise NotSentError(str(fault)) from None
+
+    async def _ask(self, node: Node, timeout: float) -> Node:
+        """Who owns the slot by the map of this node."""
+        wire = await open_wire(self._address, node, timeout)
+        try:
+            ranges = await wire.call(("CLUSTER", "SLOTS"), timeout)
+        except ReplyError as error:
+            if "cluster support disabled" in str(error):
+                raise NotSentError(
+                    f"Redis at {node} is not a cluster node ({error}); use a redis:// URL"
+                ) from None
+            raise explained(error, str(node), "name the owners of its slots") from None
+        finally:
+            wire.abort("it was only asked for the way")
+        owner = self._read_slots(ranges, node)
+        if owner is None:
+            raise NotSentError(
                 f"the cluster that {node} belongs to has no owner for slot {self._slot}; check CLUSTER INFO"
             )
-        raise NotSentError(str(fault)) from None
+        return owner
 
     def _read_slots(self, ranges: Any, asked: Node) -> Node | None:
         owner = None
-        for first, last, primary, *replicas in ranges:
-            for host, port, *_ in (primary, *replicas):
-                node = Node(host.decode() if host else asked.host, int(port))
-                if node not in self._known:
-                    self._known.append(node)
+        seen: list[Node] = []
+        for first, last, *servers in ranges:
+            nodes = [
+                Node(host.decode() if host and host != b"?" else asked.host, int(port))
+                for host, port, *_ in servers
+            ]
+            seen += nodes
             if first <= self._slot <= last:
-                owner = Node(primary[0].decode() if primary[0] else asked.host, int(primary[1]))
+                owner = nodes[0]
+        if owner is not None:
+            self._learn(seen)
         return owner
+
+    def _learn(self, nodes: list[Node]) -> None:
+        """The latest first; those that were not heard of for long drop out, those of the URL never do."""
+        older = [node for node in self._known if node not in self._address.nodes]
+        self._known = [*dict.fromkeys((*nodes, *self._address.nodes, *older))][:_KNOWN]
