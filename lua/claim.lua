@@ -54,6 +54,7 @@ if #raws ~= #pids + poisoned then
   return reply
 end
 
+local token = ARGV[3]
 local why = {}
 for i = 8, #ARGV, 2 do why[tonumber(ARGV[i])] = ARGV[i + 1] end
 
@@ -61,37 +62,43 @@ local recorded = 0
 if #pids > 0 then recorded = redis.call('EXISTS', unpack(KEYS, 10)) end
 
 local records, tokens, alive, claimed, left, poison = {}, {}, {}, {}, {}, {}
-local reply, seen, entry = {'claimed'}, {}, 0
+local reply, seen, entry, n = {'claimed'}, {}, 0, 0
 for position = 1, #raws do
   local raw = raws[position]
-  if why[position] then
+  if poisoned > 0 and why[position] then
     poison[#poison + 1] = '{"at":' .. whole(now) .. ',' .. string.sub(why[position], 2) .. '\n' .. raw
   else
     entry = entry + 1
-    local pid, key = pids[entry], KEYS[9 + entry]
-    if owners[entry] or seen[pid] or (recorded > 0 and redis.call('EXISTS', key) == 1) then
+    local pid = pids[entry]
+    if owners[entry] or seen[pid] or (recorded > 0 and redis.call('EXISTS', KEYS[9 + entry]) == 1) then
       reply[#reply + 1] = entry - 1
       left[#left + 1] = raw
     else
       seen[pid] = true
-      claimed[#claimed + 1] = pid
-      local n = #claimed * 2
-      records[n - 1], records[n] = key, raw
-      tokens[n - 1], tokens[n] = pid, ARGV[3]
-      alive[n - 1], alive[n] = expiry, pid
+      n = n + 1
+      claimed[n] = pid
+      local odd, even = 2 * n - 1, 2 * n
+      records[odd], records[even] = KEYS[9 + entry], raw
+      tokens[odd], tokens[even] = pid, token
+      alive[odd], alive[even] = expiry, pid
     end
   end
 end
 if #left == #raws then return reply end
 
-if #claimed > 0 then
+if n > 0 then
   redis.call('MSET', unpack(records))
   redis.call('HSET', KEYS[3], unpack(tokens))
+  -- The server keeps a small sorted set as a flat list and walks it twice for each addition. A member longer
+  -- than 64 bytes makes it a tree, which it stays when that member is gone.
+  local long = n >= 16 and redis.call('EXISTS', KEYS[4]) == 0 and string.rep('-', 65)
+  if long then redis.call('ZADD', KEYS[4], expiry, long) end
   redis.call('ZADD', KEYS[4], unpack(alive))
+  if long then redis.call('ZREM', KEYS[4], long) end
   redis.call('LPUSH', KEYS[5], unpack(claimed))
-  redis.call('INCRBY', KEYS[6], #claimed)
-  redis.call('INCRBY', KEYS[7], #claimed)
-  redis.call('HINCRBY', KEYS[9], ARGV[5] .. ':claimed', #claimed)
+  redis.call('INCRBY', KEYS[6], n)
+  redis.call('INCRBY', KEYS[7], n)
+  redis.call('HINCRBY', KEYS[9], ARGV[5] .. ':claimed', n)
 end
 if #poison > 0 then
   redis.call('LPUSH', KEYS[8], unpack(poison))

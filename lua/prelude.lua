@@ -70,9 +70,8 @@ end
 -- Job keys are declared whole in KEYS; the pid is what follows the prefix of `skip` bytes. They reach to the
 -- end unless `count` says how many there are.
 local function pids_of(first, skip, count)
-  local pids = {}
-  for i = first, count and first + count - 1 or #KEYS do
-    pids[#pids + 1] = string.sub(KEYS[i], skip + 1)
-  end
+  local pids, sub, keys, from = {}, string.sub, KEYS, skip + 1
+  local before = first - 1
+  for i = 1, count or #keys - before do pids[i] = sub(keys[before + i], from) end
   return pids
 end

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+import msgspec
+
 from worker_runtime.brokers.reading import (
     Inspector as Inspector,
 )
@@ -132,8 +134,7 @@ class Timing:
         return self.expiry / 3
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, gc=False):
     """One message handed to one worker once."""
 
     pid: str
@@ -148,8 +149,7 @@ class Delivery:
     receipt: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """One request to settle one delivery. `reason` is kept with rejected messages where the broker can;
     `why` is one stable word for it (docs/retries.md has the list). RETRY and DEAD count as REJECTED."""
 

@@ -68,8 +68,10 @@ class RedisConsumer:
         self._timing = timing
         self._commands = make_link()
         self._waiting = make_link()
-        # Unique even when two consumers share an identity, so that a token names one delivery.
-        self._origin = f"{identity.worker}.{secrets.token_hex(4)}"
+        # Unique even when two consumers share an identity, so that a token names one delivery. It also makes
+        # a token longer than 64 bytes: the server then keeps the owners in a table, not in a list that it
+        # walks for each.
+        self._origin = f"{identity.worker}.{secrets.token_hex(16)}"
         self._count = 0
         self._unfinished: Reservation | None = None
         self._one_at_a_time = asyncio.Lock()
