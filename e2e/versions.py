@@ -20,3 +20,12 @@ GO_TOOLCHAIN_SUMS = {
     "amd64": "h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=",
     "arm64": "h1:sYL/O6MqS68ML0kjsQ36WoYIpJqkw60TxizWUYUKQMc=",
 }
+
+# The servers of `python -m e2e servers`: (Debian suite, package, program, line). A stable suite moves the
+# last number only; where a suite moves on to another line, name one here that still has it.
+DEBIAN_MIRROR = "http://deb.debian.org/debian"
+SERVERS = {
+    "redis-8": ("trixie", "redis-server", "redis-server", "8"),
+    "valkey-8": ("trixie", "valkey-server", "valkey-server", "8"),
+    "valkey-9": ("forky", "valkey-server", "valkey-server", "9"),
+}
