@@ -56,9 +56,9 @@ e2e: ## the tests on a real cluster (kind), and the broker suite on newer server
 	@$(BIN)/python -m e2e servers test
 	@$(BIN)/python -m pytest tests/cluster
 
-bench: ## throughput of the runtime with a null handler
+bench: ## every figure of docs/performance.md beside the peers' (half an hour); ARGS="--only headline" for less
 	@scripts/environment.sh dev
-	@$(BIN)/python -m benchmarks.throughput
+	@$(BIN)/python -m benchmarks redis --peers $(ARGS)
 
 lock: ## resolve the lock files anew
 	@scripts/environment.sh dev

@@ -1,0 +1,21 @@
+"""`python -m benchmarks`: figures that anyone can check."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks import redis_command
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    redis_command.add_command(commands)
+    arguments = parser.parse_args()
+    code: int = arguments.run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The peers: worker and producer of each, run in environments of their own."""

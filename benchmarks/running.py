@@ -1,0 +1,271 @@
+"""One run: publish, start the worker, watch it until the last handler has started, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from benchmarks.contenders import NAMESPACE, ROOT, Contender, environment
+from benchmarks.records import Records
+from benchmarks.snapshot import Snapshot, others, snapshot
+from benchmarks.spread import quantile
+from benchmarks.tree import usage
+from benchmarks.watchdog import Limits, Watchdog
+from benchmarks.workload import Workload
+from worker_runtime.brokers.redis.keys import QueueKeys
+
+#: Seconds between two looks at the records, and at the memory.
+GLANCE = 0.002
+MEMORY_GLANCE = 0.25
+#: What an idle worker process may use of a core, over half a second.
+IDLE_CPU = 0.03
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run came to. Over the window from the first to the last handler start: `seconds`,
+    `per_second` = (n-1)/seconds, CPU microseconds a message, requests, commands and bytes a message. Memory
+    is in bytes (early: after a tenth of the messages). Ages are milliseconds from publishing to the start:
+    in a backlog mostly the wait behind others. None is what cannot be told of this contender."""
+
+    contender: str
+    workload: str
+    messages: int
+    seconds: float
+    per_second: float
+    client_cpu: float
+    server_cpu: float
+    requests: float | None
+    commands: float
+    bytes_in: float
+    bytes_out: float
+    #: Handler starts beyond one for each message, and handlers that failed.
+    retries: int
+    processes: int
+    memory_early: int
+    memory_peak: int
+    memory_last: int
+    server_memory: int
+    age_p50: float
+    age_p99: float
+    published_per_second: float | None
+    #: Part of the machine's CPU time that went elsewhere meanwhile, 0 to 1.
+    others: float
+
+
+class _Run:
+    def __init__(self, contender: Contender, workload: Workload, url: str, folder: Path, limits: Limits):
+        self.contender, self.workload, self.folder = contender, workload, folder
+        self.client = redis.Redis.from_url(url)
+        self.env = environment(contender, workload, url, folder)
+        self.watch = Watchdog(limits, f"{contender.name}, {workload.name}", folder)
+        self.records = Records(folder)
+
+    @contextlib.contextmanager
+    def process(self, name: str, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """A process in a group of its own, told to stop at the end and killed if it does not."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self.env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def worker(self) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        return self.process("worker", self.contender.work(self.workload))
+
+    def publisher(self) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        return self.process("publisher", self.contender.publish(self.workload))
+
+    def publish(self) -> float | None:
+        """Publish the backlog; messages a second inside our producer's calls of `publish_many`."""
+        with self.publisher() as publisher:
+            while publisher.poll() is None:
+                self.watch.look("publishing")
+                time.sleep(0.01)
+            if publisher.returncode:
+                self.watch.alive(publisher, "the publisher")
+        if not self.contender.ours:
+            return None
+        said = json.loads((self.folder / "publisher.log").read_text())
+        return float(said["messages"] / said["seconds"])
+
+    def snapshot(self, pid: int) -> Snapshot:
+        return snapshot(self.client, self.contender.sends, [pid])
+
+    def settle(self) -> int:
+        """Wait until our broker has booked every message as done; handlers that failed."""
+        if not self.contender.ours:
+            return 0
+        keys = QueueKeys(NAMESPACE, self.workload.kind)
+        while (done := int(self.client.get(keys.success) or 0)) < self.workload.messages:
+            self.watch.look("waiting for the last commits", done)
+            time.sleep(GLANCE)
+        return int(self.client.get(keys.failed_count) or 0)
+
+    def figures(
+        self,
+        window: tuple[Snapshot, Snapshot],
+        counted: int,
+        memory: tuple[int, int],
+        failed: int,
+        published: float | None,
+    ) -> Figures:
+        """`counted` messages were started in the window; `memory` is early and peak."""
+        first, last = window
+        starts, ages = self.records.starts(), self.records.ages()
+        seconds = (starts.last - starts.first) / 1e9
+        per = 1.0 / max(1, counted)
+        return Figures(
+            contender=self.contender.name,
+            workload=self.workload.name,
+            messages=self.workload.messages,
+            seconds=seconds,
+            per_second=(starts.count - 1) / seconds if seconds else 0.0,
+            client_cpu=(last.clients.cpu - first.clients.cpu) * per * 1e6,
+            server_cpu=(last.server_cpu - first.server_cpu) * per * 1e6,
+            requests=(last.requests - first.requests) * per if self.contender.sends else None,
+            commands=(last.commands - first.commands) * per,
+            bytes_in=(last.bytes_in - first.bytes_in) * per,
+            bytes_out=(last.bytes_out - first.bytes_out) * per,
+            retries=starts.count - self.workload.messages + failed,
+            processes=last.clients.processes,
+            memory_early=memory[0],
+            memory_peak=max(memory[1], last.clients.memory),
+            memory_last=last.clients.memory,
+            server_memory=last.server_memory,
+            age_p50=quantile(ages, 0.5) * 1e3,
+            age_p99=quantile(ages, 0.99) * 1e3,
+            published_per_second=published,
+            others=others(first, last),
+        )
+
+
+def measure(contender: Contender, workload: Workload, url: str, limits: Limits) -> Figures:
+    """Run it on the server at `url`, which has to be empty. Raises StuckError."""
+    with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
+        run = _Run(contender, workload, url, Path(folder), limits)
+        leave_history(run.client, workload)
+        return _paced(run) if workload.rate else _backlog(run)
+
+
+def measure_publishing(contender: Contender, workload: Workload, url: str, limits: Limits) -> Figures:
+    """Publish only; the figures of a worker are 0. The CPU is that of the producer's whole life."""
+    with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
+        run = _Run(contender, workload, url, Path(folder), limits)
+        first, before = run.snapshot(os.getpid()), os.times()
+        published = run.publish()
+        last, after = run.snapshot(os.getpid()), os.times()
+        per, count = 1e6 / workload.messages, workload.messages
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        return Figures(
+            contender=contender.name,
+            workload=workload.name,
+            messages=count,
+            seconds=count / published if published else 0.0,
+            per_second=published or 0.0,
+            client_cpu=cpu * per,
+            server_cpu=(last.server_cpu - first.server_cpu) * per,
+            requests=None,
+            commands=(last.commands - first.commands) / count,
+            bytes_in=(last.bytes_in - first.bytes_in) / count,
+            bytes_out=(last.bytes_out - first.bytes_out) / count,
+            retries=0,
+            processes=1,
+            memory_early=0,
+            memory_peak=0,
+            memory_last=0,
+            server_memory=last.server_memory,
+            age_p50=0.0,
+            age_p99=0.0,
+            published_per_second=published,
+            others=others(first, last),
+        )
+
+
+def leave_history(client: redis.Redis, workload: Workload) -> None:
+    """Put an older worker's entries into the processing list, taken lately, so not due to be taken over."""
+    keys = QueueKeys(NAMESPACE, workload.kind)
+    second = int(time.time())
+    record = '{{"pid":"{}","queue":"{}","timestamp":{},"payload":{{}},"attempts":0}}'
+    for start in range(0, workload.history, 1000):
+        pids = [f"history-{n:08}" for n in range(start, min(start + 1000, workload.history))]
+        client.lpush(keys.processing, *pids)
+        client.mset({str(keys.job(pid)): record.format(pid, workload.kind, second) for pid in pids})
+
+
+def _backlog(run: _Run) -> Figures:
+    """Everything is published before the worker starts."""
+    total = run.workload.messages
+    published = run.publish()
+    with run.worker() as worker:
+
+        def started(doing: str) -> int:
+            run.watch.alive(worker, "the worker")
+            count = run.records.starts().count
+            run.watch.look(doing, count)
+            return count
+
+        while not started("waiting for the first handler"):
+            time.sleep(GLANCE)
+        first = run.snapshot(worker.pid)
+        already = run.records.starts().count
+        early, peak, looked = 0, first.clients.memory, time.monotonic()
+        while (count := started("consuming")) < total:
+            if time.monotonic() - looked > MEMORY_GLANCE:
+                memory, looked = usage([worker.pid]).memory, time.monotonic()
+                peak = max(peak, memory)
+                early = early or (memory if count >= total / 10 else 0)
+            time.sleep(GLANCE)
+        last = run.snapshot(worker.pid)
+        failed = run.settle()
+    return run.figures((first, last), max(0, total - already), (early or peak, peak), failed, published)
+
+
+def _paced(run: _Run) -> Figures:
+    """The worker waits on an empty queue before the first message is published."""
+    with contextlib.ExitStack() as stack:
+        worker = stack.enter_context(run.worker())
+        _wait_until_idle(run, worker)
+        first = run.snapshot(worker.pid)
+        publisher = stack.enter_context(run.publisher())
+        while (count := run.records.starts().count) < run.workload.messages:
+            run.watch.alive(worker, "the worker")
+            if publisher.poll():
+                run.watch.alive(publisher, "the publisher")
+            run.watch.look("consuming", count)
+            time.sleep(0.05)
+        last = run.snapshot(worker.pid)
+        failed = run.settle()
+        return run.figures((first, last), count, (first.clients.memory, 0), failed, None)
+
+
+def _wait_until_idle(run: _Run, worker: subprocess.Popen[bytes]) -> None:
+    """Until all worker processes are connected and have used little CPU for two seconds."""
+    calm, before = 0, usage([worker.pid]).cpu
+    while calm < 4:
+        time.sleep(0.5)
+        run.watch.alive(worker, "the worker")
+        run.watch.look("waiting until the workers are idle", calm)
+        now = usage([worker.pid]).cpu
+        connected = int(run.client.info("clients")["connected_clients"]) > run.workload.processes
+        calm = calm + 1 if connected and now - before < IDLE_CPU * (1 + run.workload.processes) else 0
+        before = now

@@ -1,0 +1,88 @@
+"""Runs scenarios round by round and keeps what every run came to."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.contenders import Contender
+from benchmarks.running import Figures, measure, measure_publishing
+from benchmarks.scenarios import Scenario
+from benchmarks.watchdog import Limits, StuckError
+from benchmarks.workload import Workload
+from worker_runtime.brokers.redis.server import EmbeddedRedis
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run. `round` counts from 0; runs of one round were made one after the other."""
+
+    scenario: str
+    peer: str
+    round: int
+    workload: Workload
+    figures: Figures
+
+
+@dataclass
+class Results:
+    """Of a whole session. `faults` says in words what could not be measured."""
+
+    runs: list[Result] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def of(self, scenario: str) -> list[Result]:
+        return [run for run in self.runs if run.scenario == scenario]
+
+
+def say(text: str) -> None:
+    """A line for the person who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_session(
+    scenarios: Sequence[Scenario],
+    ours: Contender,
+    peers: Sequence[Contender],
+    repeat: int,
+    results: Results,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> None:
+    """Every round of a scenario runs each of its entries once. A stuck run is a fault; the others go on."""
+    began = time.monotonic()
+    for number, scenario in enumerate(scenarios, 1):
+        say(f"[{number}/{len(scenarios)}] {scenario.title}")
+        rounds = scenario.repeat or repeat
+        for turn in range(rounds):
+            for contender, workload in scenario.entries(ours, peers):
+                at = f"{time.monotonic() - began:5.0f} s  {turn + 1}/{rounds}"
+                try:
+                    with _server(workload.appendonly) as server:
+                        run = measure_publishing if scenario.publish_only else measure
+                        figures = run(contender, workload, server.url, limits)
+                except StuckError as error:
+                    results.faults.append(f"{scenario.name}: {error}")
+                    say(f"  {at}  STUCK, ended by the watchdog: {error}")
+                    continue
+                results.runs.append(Result(scenario.name, contender.peer, turn, workload, figures))
+                say(f"  {at}  {line(figures)}")
+
+
+def line(figures: Figures) -> str:
+    """One run in a line."""
+    text = f"{figures.contender}, {figures.workload}: {figures.per_second:,.0f}/s"
+    text += f", CPU us/message client {figures.client_cpu:.1f} server {figures.server_cpu:.1f}"
+    if figures.requests is not None:
+        text += f", {figures.requests:.3f} requests/message"
+    text += f", age p50 {figures.age_p50:,.2f} p99 {figures.age_p99:,.2f} ms"
+    return text + f" (others took {figures.others:.0%} of the machine)"
+
+
+@contextlib.contextmanager
+def _server(appendonly: bool) -> Iterator[EmbeddedRedis]:
+    args = ("--appendfsync", "everysec") if appendonly else ()
+    with EmbeddedRedis(appendonly=appendonly, args=args) as server:
+        yield server
