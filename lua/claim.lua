@@ -38,7 +38,9 @@ local owners = {}
 if #pids > 0 then owners = redis.call('HMGET', KEYS[3], unpack(pids)) end
 
 local raws = {}
-if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
+-- As numbers: Redis gives a script a score as text, Dragonfly as a number.
+local deadline = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if deadline and tonumber(deadline) == tonumber(ARGV[2]) then
   raws = redis.call('LRANGE', KEYS[2], 0, -1)
 end
 if #raws ~= #pids + poisoned then

@@ -21,7 +21,10 @@ if fault then return fault end
 local held = redis.call('LRANGE', KEYS[4], 0, -1)
 if #held > 0 then
   local deadline = redis.call('ZSCORE', KEYS[3], ARGV[2])
-  if not deadline then
+  if deadline then
+    -- Redis gives a script a score as text, Dragonfly as a number.
+    deadline = whole(tonumber(deadline))
+  else
     deadline = whole(now_ms() + tonumber(ARGV[4]))
     redis.call('ZADD', KEYS[3], deadline, ARGV[2])
   end

@@ -20,6 +20,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Node id prefix -> why a skip there is expected. Every other test runs everywhere.
 EXPECTED_SKIPS: dict[str, str] = {
+    "tests/brokers/test_dragonfly.py::test_the_conformance_suite_on_dragonfly": "nothing here can fetch a"
+    " Dragonfly; QUEUEWORKER_DRAGONFLY_URL names one",
     "tests/runtime/test_first_process.py": "not every container lets a process make a namespace",
 }
 

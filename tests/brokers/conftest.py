@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import redis
 
+from tests.brokers.dragonfly_rules import DragonflyRules
 from tests.brokers.site import Site
 from tests.services import EmbeddedRedis, RedisCluster
+
+#: URL of a server on which the conformance suite runs as well.
+GIVEN_SERVER = "QUEUEWORKER_TEST_SERVER_URL"
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +53,41 @@ def on_cluster(redis_cluster: RedisCluster, make_site: Callable[..., Site]) -> S
     return make_site(redis_cluster.url, client, f"{{t{secrets.token_hex(4)}}}")
 
 
-@pytest.fixture(params=["redis", "cluster"])
+@pytest.fixture(scope="session")
+def dragonfly_rules(redis_server: EmbeddedRedis) -> Iterator[DragonflyRules]:
+    with DragonflyRules(redis_server.port) as server:
+        yield server
+
+
+@pytest.fixture
+def by_dragonfly_rules(dragonfly_rules: DragonflyRules, make_site: Callable[..., Site]) -> Site:
+    client = redis.Redis(port=dragonfly_rules.port)
+    return make_site(dragonfly_rules.url, client, f"t{secrets.token_hex(4)}")
+
+
+@pytest.fixture
+def on_given_server(make_site: Callable[..., Site]) -> Iterator[Site]:
+    """A server that somebody else runs: nothing of it is assumed but that it answers, and what a test put
+    there is taken away again."""
+    client = redis.Redis.from_url(os.environ[GIVEN_SERVER])
+    namespace = f"queueworker-test-{secrets.token_hex(4)}"
+    yield make_site(os.environ[GIVEN_SERVER], client, namespace)
+    with redis.Redis.from_url(os.environ[GIVEN_SERVER]) as cleaner:
+        for key in cleaner.scan_iter(match=f"{namespace}.*"):
+            cleaner.delete(key)
+
+
+_SITES = {
+    "redis": "standalone",
+    "cluster": "on_cluster",
+    "dragonfly-rules": "by_dragonfly_rules",
+    **({"given": "on_given_server"} if os.environ.get(GIVEN_SERVER) else {}),
+}
+
+
+@pytest.fixture(params=list(_SITES))
 def site(request: pytest.FixtureRequest) -> Site:
-    """The broker under the conformance suite: once standalone, once on a cluster."""
-    found: Site = request.getfixturevalue("standalone" if request.param == "redis" else "on_cluster")
+    """The broker under the conformance suite: standalone, on a cluster, with scripts run as Dragonfly runs
+    them, and on a server of which the environment gives the URL."""
+    found: Site = request.getfixturevalue(_SITES[request.param])
     return found

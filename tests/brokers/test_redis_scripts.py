@@ -75,7 +75,7 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     yield transitions.read([("HGET", keys.fence, "r"), ("LINDEX", keys.ready, 99)]), [b"stop", None]
 
 
-def _run_all(site: Site, run: Runner) -> set[str]:
+def run_all(site: Site, run: Runner) -> set[str]:
     seen = set()
     for call, expected in _steps(site):
         reply = run(call)
@@ -97,7 +97,7 @@ def test_under_a_user_who_may_touch_only_the_declared_keys(standalone: Site) -> 
         with redis.Redis(port=port, username="declared", password="pw") as user:
             return user.execute_command(*call.by_source())
 
-    assert _run_all(standalone, run) == {script.name for script in scripts.ALL}
+    assert run_all(standalone, run) == {script.name for script in scripts.ALL}
 
 
 def test_the_rule_of_the_test_above_bites(standalone: Site) -> None:
@@ -118,7 +118,7 @@ def test_on_a_cluster_that_checks_declared_keys(on_cluster: Site, redis_cluster:
         source = "#!lua\n" + call.script.source if flagged else call.script.source
         return on_cluster.client.execute_command("EVAL", source, len(call.keys), *call.keys, *call.args)
 
-    assert _run_all(on_cluster, run) == {script.name for script in scripts.ALL}
+    assert run_all(on_cluster, run) == {script.name for script in scripts.ALL}
 
 
 def test_every_script_has_its_catalogue() -> None:

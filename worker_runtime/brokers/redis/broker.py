@@ -35,6 +35,8 @@ from worker_runtime.brokers.redis.wire import ReplyError
 
 #: BLMOVE came with 6.2.
 OLDEST_VERSION = (6, 2)
+#: Its release notes: before, several clients that wait with BLMOVE at once can crash it.
+OLDEST_DRAGONFLY = (1, 21, 3)
 
 
 class RedisBroker:
@@ -116,6 +118,12 @@ class RedisBroker:
             raise BrokerRefusedError(
                 f"Redis at {link.name} is version {version[1]}.{version[2]};"
                 f" at least {'.'.join(map(str, OLDEST_VERSION))} is needed (BLMOVE)"
+            )
+        dragonfly = re.search(r"^dragonfly_version:df-v(\d+)\.(\d+)\.(\d+)", info, re.MULTILINE)
+        if dragonfly and tuple(map(int, dragonfly.groups())) < OLDEST_DRAGONFLY:
+            raise BrokerRefusedError(
+                f"Dragonfly at {link.name} is version {'.'.join(dragonfly.groups())}; at least"
+                f" {'.'.join(map(str, OLDEST_DRAGONFLY))} is needed (older ones can crash on BLMOVE)"
             )
         if not self._address.cluster and re.search(r"^cluster_enabled:1", info, re.MULTILINE):
             verify_placement(keys)
