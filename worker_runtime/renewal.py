@@ -18,10 +18,16 @@ from worker_runtime.state import QueueState
 
 #: Seconds without a turn of the main loop that count as a stall.
 STALL = 1.0
+#: Seconds between two turns of the main loop that are noted, and between two looks at them. A hundred idle
+#: workers on one machine are to cost little: each wake-up of each is paid for.
+BEAT = STALL / 2
 #: Seconds between two looks whether there is something new to announce.
-LOOK = 0.2
+LOOK = 0.5
 #: Seconds between two looks at the delayed retries, where none is due earlier.
 PROMOTION = 1.0
+
+_BLOCKED = "Await instead of blocking, or make the handler a plain function, which runs in a thread."
+_STARVED = "The process gets too little CPU, or a hook or a task of the app blocks the loop."
 
 log = logging.getLogger("queueworker.renewal")
 
@@ -185,7 +191,7 @@ class Heartbeat:
         """Run on the main loop."""
         while True:
             self._beat = self._clock()
-            await asyncio.sleep(STALL / 10)
+            await asyncio.sleep(BEAT)
 
     async def watch(self) -> None:
         """Run on the background loop. Tells once when a stall is noticed and once when it is over."""
@@ -193,18 +199,22 @@ class Heartbeat:
         while True:
             beat = self._beat
             if began and beat != began:
-                log.warning("event loop runs again after a stall of %.1f s: %s", beat - began, culprits)
+                log.warning(
+                    "event loop runs again after a stall of %.1f s: %s",
+                    beat - began,
+                    culprits or "no handler ran",
+                )
                 began = 0.0
             elif not began and self._clock() - beat > STALL:
                 began, culprits = beat, self._running()
                 log.warning(
                     "event loop has stood still for %.1f s: %s. While it does, nothing is received or "
-                    "settled in this process; renewal goes on. Await instead of blocking, or make the "
-                    "handler a plain function, which runs in a thread.",
+                    "settled in this process; renewal goes on. %s",
                     self._clock() - beat,
-                    culprits,
+                    culprits or "no handler runs",
+                    _BLOCKED if culprits else _STARVED,
                 )
-            await asyncio.sleep(STALL / 10)
+            await asyncio.sleep(BEAT)
 
     def _running(self) -> str:
         names = [
@@ -212,4 +222,4 @@ class Heartbeat:
             for state in self._states()
             for delivery in state.running_now()
         ]
-        return ", ".join(names) if names else "no handler runs"
+        return ", ".join(names)
