@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.conftest import Bench
 from tests.runtime.running import queueworker, wait_until
+from worker_runtime.brokers.base import Retained
 
 POLICY = """
     from pydantic import BaseModel
@@ -131,6 +134,63 @@ def test_the_retry_command(bench: Bench) -> None:
         assert (done.returncode, wrong.split("=")[0] in done.stderr) == (2, True)
 
 
+def test_the_park_command(bench: Bench) -> None:
+    fail(bench, 4)
+    record = bench.client.get(bench.key("jobs") + ".p0")
+    done = queueworker("park", "q", "--older-than", "60", "--limit", "1", env=bench.env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Parked 1 failed messages of q in the dead letters, 3 left where they were.\n"
+    assert bench.client.lrange(bench.key("dead"), 0, -1) == ["p0"]
+    assert bench.client.get(bench.key("jobs") + ".p0") == record
+    done = queueworker("park", "q", "--max-attempts", "1", "--json", env=bench.env)
+    counts = {"queue": "q", "retried": 0, "parked": 0, "dropped": 0, "kept": 3, "unreadable": 0}
+    assert json.loads(done.stdout) == counts
+    bench.client.set(bench.key("jobs") + ".p1", "junk")
+    bench.client.delete(bench.key("jobs") + ".p2")
+    done = queueworker("park", "q", "--older-than", "60", "--job-ttl-seconds", "600", env=bench.env)
+    assert "Parked 1 failed messages" in done.stdout
+    assert "1 cleared since their record is gone, 1 left where they were" in done.stdout
+    assert "1 hold no envelope and cannot be judged" in done.stderr
+    assert bench.client.lrange(bench.key("failed"), 0, -1) == ["p1"]
+    assert 0 < bench.client.ttl(bench.key("jobs") + ".p3") <= 600
+    done = queueworker("park", "q", env=bench.env)
+    assert (done.returncode, "--max-attempts, --older-than or both" in done.stderr) == (2, True)
+
+
+def test_inspect_lists_what_is_retained(bench: Bench) -> None:
+    fail(bench, 3)
+    bench.client.set(bench.key("jobs") + ".p1", '{"pid":"p1","timestamp":1,"payload":{"a":"\\u001b"}}')
+    ttl = ("--job-ttl-seconds", "600")
+    done = queueworker("park", "q", "--older-than", "60", "--limit", "1", *ttl, env=bench.env)
+    assert done.returncode == 0, done.stderr
+    bench.client.delete(bench.key("jobs") + ".p2")
+    reading = json.loads(queueworker("inspect", "q", "--retained", "--json", env=bench.env).stdout)
+    [dead] = reading["retained"]["dead"]
+    assert (dead["pid"], dead["payload"], dead["attempts"], dead["recorded"]) == ("p0", "0", 0, True)
+    assert (dead["why"], 0 < dead["expires_in"] <= 600) == ("parked", True)
+    failed = reading["retained"]["failed"]
+    assert [(each["pid"], each["recorded"], each["payload"]) for each in failed] == [
+        ("p2", False, None),
+        ("p1", True, '{"a":"\\u001b"}'),
+    ]
+    assert [each["expires_in"] for each in failed] == [None, None]
+    bench.client.lpush(bench.key("failed"), "p\x1b[2J")
+    people = queueworker("inspect", "q", "--retained", "2", env=bench.env).stdout
+    when = r"2\d{3}-\d\d-\d\d [\d:]{8}Z"
+    assert re.search(rf"^  p0 +0 +{when} +\d+ s left +parked: published \d+ s ago +0$", people, re.MULTILINE)
+    assert re.search(r"^  p2 +\? +\? +gone +\?$", people, re.MULTILINE)
+    assert "p1" not in people
+    assert "\x1b" not in people
+    assert "retained" not in json.loads(queueworker("inspect", "q", "--json", env=bench.env).stdout)
+
+
+def test_the_page_names_every_field_of_a_retained_message() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
+    rows = page.split("| field of a retained message |")[1].split("\n## ")[0].splitlines()
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")}
+    assert named == {field.name for field in fields(Retained)}
+
+
 def test_the_recover_command(bench: Bench) -> None:
     worker = bench.run(
         """
@@ -161,10 +221,10 @@ def test_the_recover_command(bench: Bench) -> None:
     assert (bench.count("queue"), bench.count("owners")) == (3, 0)
 
 
-@pytest.mark.parametrize("command", ["retry", "recover"])
-def test_a_broker_that_cannot_be_used_ends_with_3(command: str, bench: Bench) -> None:
+@pytest.mark.parametrize("command", [["retry"], ["recover"], ["park", "--max-attempts", "1"]])
+def test_a_broker_that_cannot_be_used_ends_with_3(command: list[str], bench: Bench) -> None:
     bench.client.set(bench.key("failed"), "x")
-    done = queueworker(command, "q", env=bench.env)
+    done = queueworker(*command, "q", env=bench.env)
     assert done.returncode == 3
     assert bench.key("failed") in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -329,6 +329,10 @@ class Retained:
     reason: str = ""
     #: When it was rejected, seconds since the epoch by the broker's clock.
     at: float | None = None
+    #: Whether its record, and with it the payload, is still there.
+    recorded: bool = True
+    #: Seconds until the record is dropped; None when it is kept for ever or gone.
+    expires_in: float | None = None
 
 
 #: Called with the counts so far, after each bounded step.

@@ -31,6 +31,7 @@ _OWN = {
     "explain": ("worker_runtime.cli.explain", "explain_command"),
     "recover": ("worker_runtime.cli.recover", "recover_command"),
     "retry": ("worker_runtime.cli.retry", "retry_command"),
+    "park": ("worker_runtime.cli.park", "park_command"),
     "settings": ("worker_runtime.cli.settings", "settings_command"),
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any
 
 from worker_runtime.brokers.base import LedgerRow, QueueReading, Role
+from worker_runtime.cli.columns import columns
 
 #: Grows when a field is renamed, removed or changes its meaning; new fields do not count.
 SCHEMA = 1
@@ -59,7 +60,7 @@ def _lines(reading: QueueReading) -> Iterator[str]:
     if reading.ledger:
         names = [field.name for field in fields(LedgerRow)]
         yield "Ledger"
-        yield from _columns(
+        yield from columns(
             ["revision", *names],
             [[rev, *(f"{getattr(row, n):,}" for n in names)] for rev, row in sorted(reading.ledger.items())],
         )
@@ -81,7 +82,7 @@ def _workers(reading: QueueReading) -> Iterator[str]:
     alive = {each.worker for each in reading.workers}
     if reading.workers:
         yield "Workers"
-        yield from _columns(
+        yield from columns(
             ["worker", "revision", "holds", "prefetch", "up", "receiving"],
             [
                 [
@@ -101,14 +102,3 @@ def _workers(reading: QueueReading) -> Iterator[str]:
         yield "Held by workers that are not alive; recovered when their ownership expires"
         for worker, count in sorted(gone.items()):
             yield f"  {worker}  {count:,}"
-
-
-def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:
-    table = [head, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    for row in table:
-        cells = [
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  " + "  ".join(cells).rstrip()

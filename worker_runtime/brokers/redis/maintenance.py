@@ -152,7 +152,8 @@ class RedisMaintenance:
             some = pids[start : start + _WINDOW]
             records = await link.call(("MGET", *[keys.job(pid) for pid in some]), "read records")
             reasons = await link.call(("MGET", *[keys.reason(pid) for pid in some]), "read reasons")
-            found += [_retained(*each) for each in zip(some, records, reasons, strict=True)]
+            times = await link.batch([("PTTL", keys.job(pid)) for pid in some], "read how long records stay")
+            found += [_retained(*each) for each in zip(some, records, reasons, times, strict=True)]
         return found
 
     async def close(self) -> None:
@@ -254,7 +255,7 @@ class RedisMaintenance:
         return chosen
 
 
-def _retained(pid: bytes, record: bytes | None, raw_reason: bytes | None) -> Retained:
+def _retained(pid: bytes, record: bytes | None, raw_reason: bytes | None, left: Any) -> Retained:
     reason = decode_reason(raw_reason)
     envelope: Any = None if record is None else decode_envelope(record)
     readable = isinstance(envelope, Envelope)
@@ -266,4 +267,6 @@ def _retained(pid: bytes, record: bytes | None, raw_reason: bytes | None) -> Ret
         reason.why,
         reason.detail,
         reason.at / 1000 if reason.at else None,
+        record is not None,
+        left / 1000 if isinstance(left, int) and left >= 0 else None,
     )
