@@ -56,8 +56,8 @@ e2e: ## the tests on a real cluster (kind), and the broker suite on newer server
 	@$(BIN)/python -m e2e servers test
 	@$(BIN)/python -m pytest tests/cluster
 
-bench: ## every figure of docs/performance.md beside the peers' (half an hour); ARGS="--only headline" for less
-	@scripts/environment.sh dev
+bench: ## the figures of docs/performance.md beside the peers' (minutes); ARGS="--only headline" for less
+	@scripts/environment.sh bench
 	@$(BIN)/python -m benchmarks redis --peers $(ARGS)
 
 lock: ## resolve the lock files anew

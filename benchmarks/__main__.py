@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
-from benchmarks import redis_command
+from benchmarks import profiling, redis_command
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """`words` as on the command line. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     redis_command.add_command(commands)
-    arguments = parser.parse_args()
+    profiling.add_command(commands)
+    arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code
 

@@ -25,11 +25,11 @@ class Contender:
     peer: str
     publish: Callable[[Workload], list[str]]
     work: Callable[[Workload], list[str]]
+    #: Commands that its client sends; `INFO commandstats` counts those inside scripts as well.
+    sends: tuple[str, ...]
     #: How many messages it is given for each that we get: slow peers need fewer for a run as long.
     share: float = 1.0
     env: dict[str, str] = field(default_factory=dict)
-    #: Commands that its client sends; `INFO commandstats` counts those inside scripts as well.
-    sends: tuple[str, ...] = ()
     #: Prepares what it runs in (minutes the first time). Raises environments.SetupError.
     prepare: Callable[[], None] = lambda: None
 
@@ -52,7 +52,7 @@ def queueworker(name: str = "queueworker", **env: str) -> Contender:
         publish=_python("-m", "benchmarks.publishing"),
         work=work,
         env=env,
-        sends=("evalsha", "blmove"),
+        sends=("evalsha", "eval", "blmove"),
     )
 
 
@@ -105,7 +105,7 @@ def _taskiq(prefetch: int) -> Contender:
             *("--log-level", "WARNING"),
         ],
         share=0.1,
-        sends=("xreadgroup", "xack", "xautoclaim", "set", "evalsha"),
+        sends=("xreadgroup", "xack", "xautoclaim", "set", "multi", "exec", "script", "evalsha"),
     )
 
 
@@ -115,7 +115,8 @@ def _saq(concurrency: int) -> Contender:
         "saq_peer",
         lambda _, w: ["saq", "benchmarks.peers.saq_peer.settings", "--workers", str(w.processes)],
         share=0.08,
-        sends=(),
+        # A script of its maintenance calls GET, too: 100 times in a run.
+        sends=("blmove", "get", "set", "publish", "lrem", "zrem", "del", "multi", "exec", "evalsha"),
         BENCH_CONCURRENCY=str(concurrency),
     )
 

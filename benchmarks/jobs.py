@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.payloads import IO_SECONDS, burn, sent_of
 from benchmarks.recorder import recorder
-from worker_runtime import App
+from worker_runtime import App, Message
 
 app = App.from_env()
 started = recorder()
@@ -44,10 +44,10 @@ async def mixed(payload: dict[str, Any]) -> None:
 if os.environ.get("BENCH_HOOKS"):
 
     @app.on_init
-    def before(payload: dict[str, Any]) -> None: ...
+    def before(message: Message) -> None: ...
 
     @app.on_shutdown
-    def after(payload: dict[str, Any]) -> None: ...
+    def after(message: Message) -> None: ...
 
     @app.on_success
-    def confirmed(payload: dict[str, Any]) -> None: ...
+    def confirmed(message: Message) -> None: ...

@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from benchmarks.bars import Bar, Verdict
 from benchmarks.environments import versions_here, versions_of
 from benchmarks.running import Figures
 from benchmarks.scenarios import Scenario
-from benchmarks.session import Result, Results
+from benchmarks.session import Counted, Result, Results
 from benchmarks.spread import spread
 from worker_runtime.brokers.redis.server import find_redis_server
 
@@ -59,6 +60,7 @@ def as_json(about: dict[str, str], results: Results, verdicts: Sequence[Bar]) ->
         {
             "machine": about,
             "runs": [dataclasses.asdict(run) for run in results.runs],
+            "requests": [dataclasses.asdict(run) for run in results.counted],
             "bars": [dataclasses.asdict(bar) | {"verdict": bar.verdict.value} for bar in verdicts],
             "faults": results.faults,
         },
@@ -68,10 +70,10 @@ def as_json(about: dict[str, str], results: Results, verdicts: Sequence[Bar]) ->
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """`pick` gives the number of one run, None where it has none; `show` is a format."""
+    """`pick` gives the number of one run, `show` is its format, `spread` adds lowest and highest."""
 
     title: str
-    pick: Callable[[Figures], float | None]
+    pick: Callable[[Figures], float]
     show: str
     spread: bool = False
 
@@ -105,7 +107,7 @@ _PACED = (
     _OTHERS,
 )
 _PUBLISHING = (
-    Column("messages/s", lambda f: f.published_per_second, ",.0f", spread=True),
+    Column("messages/s", lambda f: f.per_second, ",.0f", spread=True),
     Column("server CPU, us", lambda f: f.server_cpu, ",.1f"),
     Column("bytes in", lambda f: f.bytes_in, ",.0f"),
     _OTHERS,
@@ -142,10 +144,25 @@ def _table(scenario: Scenario, runs: Sequence[Result]) -> list[str]:
     return lines
 
 
+def _counts(runs: Sequence[Counted]) -> list[str]:
+    """One row for each workload: calls for 1,000 messages, the ten most frequent ones."""
+    totals: Counter[str] = Counter()
+    for run in runs:
+        totals.update(run.requests.calls)
+    names = [name for name, _ in totals.most_common(10)]
+    lines = [
+        "| workload | messages a claim | " + " | ".join(names) + " |",
+        "|---|" + "--:|" * (len(names) + 1),
+    ]
+    for run in runs:
+        calls = [run.requests.calls.get(name, 0) / run.requests.messages * 1000 for name in names]
+        cells = [run.workload.name, f"{run.requests.batch:.1f}", *(f"{call:,.1f}" for call in calls)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
 def _cell(column: Column, figures: Sequence[Figures]) -> str:
-    values = [value for value in map(column.pick, figures) if value is not None]
-    if not values:
-        return "-"
+    values = [column.pick(one) for one in figures]
     found = spread(values)
     text = format(found.median, column.show)
     if column.spread and len(values) > 1:
@@ -162,7 +179,9 @@ def markdown(
         lines += ["| bar | bound | median | lowest..highest | verdict |", "|---|---|---|---|---|"]
         lines += [_bar(bar) for bar in verdicts] + [""]
     for scenario in scenarios:
-        lines += [f"### {scenario.title}", "", *_table(scenario, results.of(scenario.name)), ""]
+        counted = [run for run in results.counted if run.scenario == scenario.name]
+        table = _counts(counted) if scenario.count_only else _table(scenario, results.of(scenario.name))
+        lines += [f"### {scenario.title}", "", *table, ""]
     lines += [f"- Not measured: {fault}" for fault in results.faults]
     return "\n".join(lines).rstrip() + "\n"
 

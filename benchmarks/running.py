@@ -36,7 +36,7 @@ class Figures:
     """What one run came to. Over the window from the first to the last handler start: `seconds`,
     `per_second` = (n-1)/seconds, CPU microseconds a message, requests, commands and bytes a message. Memory
     is in bytes (early: after a tenth of the messages). Ages are milliseconds from publishing to the start:
-    in a backlog mostly the wait behind others. None is what cannot be told of this contender."""
+    in a backlog mostly the wait behind others."""
 
     contender: str
     workload: str
@@ -45,7 +45,7 @@ class Figures:
     per_second: float
     client_cpu: float
     server_cpu: float
-    requests: float | None
+    requests: float
     commands: float
     bytes_in: float
     bytes_out: float
@@ -63,12 +63,16 @@ class Figures:
     others: float
 
 
-class _Run:
+class Run:
+    """The processes of one run, its records and its watchdog."""
+
     def __init__(self, contender: Contender, workload: Workload, url: str, folder: Path, limits: Limits):
         self.contender, self.workload, self.folder = contender, workload, folder
+        # The shape is ours; a peer's settings are in its name.
+        self.text = workload.name if contender.ours else workload.conditions
         self.client = redis.Redis.from_url(url)
         self.env = environment(contender, workload, url, folder)
-        self.watch = Watchdog(limits, f"{contender.name}, {workload.name}", folder)
+        self.watch = Watchdog(limits, f"{contender.name}, {self.text}", folder)
         self.records = Records(folder)
 
     @contextlib.contextmanager
@@ -136,13 +140,13 @@ class _Run:
         per = 1.0 / max(1, counted)
         return Figures(
             contender=self.contender.name,
-            workload=self.workload.name,
+            workload=self.text,
             messages=self.workload.messages,
             seconds=seconds,
             per_second=(starts.count - 1) / seconds if seconds else 0.0,
             client_cpu=(last.clients.cpu - first.clients.cpu) * per * 1e6,
             server_cpu=(last.server_cpu - first.server_cpu) * per * 1e6,
-            requests=(last.requests - first.requests) * per if self.contender.sends else None,
+            requests=(last.requests - first.requests) * per,
             commands=(last.commands - first.commands) * per,
             bytes_in=(last.bytes_in - first.bytes_in) * per,
             bytes_out=(last.bytes_out - first.bytes_out) * per,
@@ -162,7 +166,7 @@ class _Run:
 def measure(contender: Contender, workload: Workload, url: str, limits: Limits) -> Figures:
     """Run it on the server at `url`, which has to be empty. Raises StuckError."""
     with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
-        run = _Run(contender, workload, url, Path(folder), limits)
+        run = Run(contender, workload, url, Path(folder), limits)
         leave_history(run.client, workload)
         return _paced(run) if workload.rate else _backlog(run)
 
@@ -170,7 +174,7 @@ def measure(contender: Contender, workload: Workload, url: str, limits: Limits) 
 def measure_publishing(contender: Contender, workload: Workload, url: str, limits: Limits) -> Figures:
     """Publish only; the figures of a worker are 0. The CPU is that of the producer's whole life."""
     with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
-        run = _Run(contender, workload, url, Path(folder), limits)
+        run = Run(contender, workload, url, Path(folder), limits)
         first, before = run.snapshot(os.getpid()), os.times()
         published = run.publish()
         last, after = run.snapshot(os.getpid()), os.times()
@@ -178,13 +182,13 @@ def measure_publishing(contender: Contender, workload: Workload, url: str, limit
         cpu = after.children_user + after.children_system - before.children_user - before.children_system
         return Figures(
             contender=contender.name,
-            workload=workload.name,
+            workload=run.text,
             messages=count,
             seconds=count / published if published else 0.0,
             per_second=published or 0.0,
             client_cpu=cpu * per,
             server_cpu=(last.server_cpu - first.server_cpu) * per,
-            requests=None,
+            requests=(last.requests - first.requests) / count,
             commands=(last.commands - first.commands) / count,
             bytes_in=(last.bytes_in - first.bytes_in) / count,
             bytes_out=(last.bytes_out - first.bytes_out) / count,
@@ -212,7 +216,7 @@ def leave_history(client: redis.Redis, workload: Workload) -> None:
         client.mset({str(keys.job(pid)): record.format(pid, workload.kind, second) for pid in pids})
 
 
-def _backlog(run: _Run) -> Figures:
+def _backlog(run: Run) -> Figures:
     """Everything is published before the worker starts."""
     total = run.workload.messages
     published = run.publish()
@@ -237,10 +241,12 @@ def _backlog(run: _Run) -> Figures:
             time.sleep(GLANCE)
         last = run.snapshot(worker.pid)
         failed = run.settle()
-    return run.figures((first, last), max(0, total - already), (early or peak, peak), failed, published)
+    if already >= total:
+        run.watch.give_up(f"all {total:,} were started before the first look; use more messages")
+    return run.figures((first, last), total - already, (early or peak, peak), failed, published)
 
 
-def _paced(run: _Run) -> Figures:
+def _paced(run: Run) -> Figures:
     """The worker waits on an empty queue before the first message is published."""
     with contextlib.ExitStack() as stack:
         worker = stack.enter_context(run.worker())
@@ -258,10 +264,10 @@ def _paced(run: _Run) -> Figures:
         return run.figures((first, last), count, (first.clients.memory, 0), failed, None)
 
 
-def _wait_until_idle(run: _Run, worker: subprocess.Popen[bytes]) -> None:
-    """Until all worker processes are connected and have used little CPU for two seconds."""
+def _wait_until_idle(run: Run, worker: subprocess.Popen[bytes]) -> None:
+    """Until all worker processes are connected and have used little CPU for one and a half seconds."""
     calm, before = 0, usage([worker.pid]).cpu
-    while calm < 4:
+    while calm < 3:
         time.sleep(0.5)
         run.watch.alive(worker, "the worker")
         run.watch.look("waiting until the workers are idle", calm)

@@ -21,6 +21,8 @@ class Scenario:
     with_peers: bool = False
     #: Publish only.
     publish_only: bool = False
+    #: Count requests by name, on a server that is watched.
+    count_only: bool = False
     #: Runs of each; 0 is as many as the command says.
     repeat: int = 0
 
@@ -59,6 +61,16 @@ SCENARIOS = (
             replace(HEADLINE, prefetch=prefetch, messages=messages)
             for prefetch, messages in ((1, 10_000), (8, 50_000), (32, 100_000), (100, 100_000))
         ),
+    ),
+    Scenario(
+        "requests",
+        "Requests by name, on a server that is watched",
+        tuple(
+            replace(HEADLINE, prefetch=prefetch, messages=messages)
+            for prefetch, messages in ((1, 500), (8, 4_000), (32, 16_000), (100, 20_000))
+        ),
+        count_only=True,
+        repeat=1,
     ),
     Scenario(
         "payload",

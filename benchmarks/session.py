@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.contenders import Contender
+from benchmarks.counting import Requests, count_requests
 from benchmarks.running import Figures, measure, measure_publishing
 from benchmarks.scenarios import Scenario
 from benchmarks.watchdog import Limits, StuckError
@@ -27,11 +28,21 @@ class Result:
     figures: Figures
 
 
+@dataclass(frozen=True)
+class Counted:
+    """The requests of one run."""
+
+    scenario: str
+    workload: Workload
+    requests: Requests
+
+
 @dataclass
 class Results:
     """Of a whole session. `faults` says in words what could not be measured."""
 
     runs: list[Result] = field(default_factory=list)
+    counted: list[Counted] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def of(self, scenario: str) -> list[Result]:
@@ -61,6 +72,11 @@ def run_session(
                 at = f"{time.monotonic() - began:5.0f} s  {turn + 1}/{rounds}"
                 try:
                     with _server(workload.appendonly) as server:
+                        if scenario.count_only:
+                            requests = count_requests(contender, workload, server.url, limits)
+                            results.counted.append(Counted(scenario.name, workload, requests))
+                            say(f"  {at}  {workload.name}: {requests.batch:.1f} messages a claim")
+                            continue
                         run = measure_publishing if scenario.publish_only else measure
                         figures = run(contender, workload, server.url, limits)
                 except StuckError as error:
@@ -75,8 +91,7 @@ def line(figures: Figures) -> str:
     """One run in a line."""
     text = f"{figures.contender}, {figures.workload}: {figures.per_second:,.0f}/s"
     text += f", CPU us/message client {figures.client_cpu:.1f} server {figures.server_cpu:.1f}"
-    if figures.requests is not None:
-        text += f", {figures.requests:.3f} requests/message"
+    text += f", {figures.requests:.3f} requests/message"
     text += f", age p50 {figures.age_p50:,.2f} p99 {figures.age_p99:,.2f} ms"
     return text + f" (others took {figures.others:.0%} of the machine)"
 

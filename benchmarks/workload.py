@@ -37,8 +37,13 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """Shape, handler, payload and whatever is not as usual."""
-        parts = [self.shape, self.kind, f"{self.size:,} B"]
+        """Shape and conditions."""
+        return f"{self.shape}, {self.conditions}"
+
+    @property
+    def conditions(self) -> str:
+        """Handler, payload and whatever is not as usual."""
+        parts = [self.kind, f"{self.size:,} B"]
         if self.rate:
             parts.append(f"{self.rate:g}/s")
         if self.appendonly:

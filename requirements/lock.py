@@ -1,4 +1,5 @@
-"""Write the lock files of this folder from the two pyproject files.
+"""Write the lock files of this folder from the two pyproject files, and those of the benchmarks' peers from
+their `.in` files and `package.json`.
 
     python requirements/lock.py [--check]
 
@@ -8,6 +9,7 @@ is missing from its lock file or pinned outside its range, without asking any in
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -17,7 +19,8 @@ from packaging.requirements import Requirement
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-HEADER = "# Written by requirements/lock.py from the pyproject files. Do not edit.\n"
+PEERS = ROOT / "benchmarks" / "peers"
+HEADER = "# Written by requirements/lock.py. Do not edit.\n"
 
 
 def declared() -> dict[str, list[str]]:
@@ -31,8 +34,19 @@ def declared() -> dict[str, list[str]]:
         "runtime.txt": of_runtime,
         "operator.txt": of_operator,
         "dev.txt": [*of_operator, *runtime["optional-dependencies"]["dev"]],
+        "bench.txt": [
+            *of_operator,
+            *runtime["optional-dependencies"]["dev"],
+            *runtime["optional-dependencies"]["bench"],
+        ],
         "embedded.txt": operator["optional-dependencies"]["embedded"],
-    }
+    } | {os.path.relpath(path.with_suffix(".txt"), HERE): wishes(path) for path in PEERS.glob("*.in")}
+
+
+def wishes(path: Path) -> list[str]:
+    """What a peer of the benchmarks needs; each is resolved for itself, since their ranges conflict."""
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def compile_lock(name: str, requirements: list[str]) -> None:
@@ -43,6 +57,8 @@ def compile_lock(name: str, requirements: list[str]) -> None:
     ]
     if name == "dev.txt":  # one set of versions for everything that shares an environment
         requirements = [*requirements, f"-c {HERE / 'operator.txt'}"]
+    if name == "bench.txt":
+        requirements = [*requirements, f"-c {HERE / 'dev.txt'}"]
     if name == "operator.txt":
         requirements = [*requirements, f"-c {HERE / 'runtime.txt'}"]
     subprocess.run(command, cwd=HERE, input="\n".join(requirements) + "\n", text=True, check=True)
@@ -78,6 +94,13 @@ def main() -> int:
     for name, requirements in declared().items():
         print(f"requirements/{name}")
         compile_lock(name, requirements)
+    print("benchmarks/peers/bullmq/package-lock.json")
+    subprocess.run(
+        ["npm", "install", "--package-lock-only", "--omit-lockfile-registry-resolved", "--no-audit"],
+        cwd=PEERS / "bullmq",
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
     return 0
 
 

@@ -2,6 +2,7 @@
 # Make the virtual environment .venv and, when asked, see that a redis-server can be found.
 #   scripts/environment.sh run    what `make demo` needs: runtime and operator
 #   scripts/environment.sh dev    that and the tools of tests and checks
+#   scripts/environment.sh bench  that and what draws plots and profiles
 # Says first what it will install. Does nothing when the lock files are the ones that were installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +11,8 @@ level=${1:-dev}
 case "$level" in
   run) lock=requirements/operator.txt ;;
   dev) lock=requirements/dev.txt ;;
-  *) echo "usage: scripts/environment.sh run|dev" >&2; exit 2 ;;
+  bench) lock=requirements/bench.txt ;;
+  *) echo "usage: scripts/environment.sh run|dev|bench" >&2; exit 2 ;;
 esac
 
 is_root() { [ "$(id -u)" = 0 ]; }
@@ -48,7 +50,7 @@ fi
 # The stamp holds what was installed; a wider environment serves a narrower wish.
 wanted=$(cat pyproject.toml operator/pyproject.toml "$lock" | sha256sum | cut -c1-16)
 if ! grep -qs "^$level $wanted $PWD\$" .venv/installed; then
-  echo "environment: Python packages of $lock into .venv ($([ "$level" = dev ] && echo "60" || echo "40") s the first time, then at once)"
+  echo "environment: Python packages of $lock into .venv ($([ "$level" = run ] && echo "40" || echo "60") s the first time, then at once)"
   [ -x .venv/bin/python ] && .venv/bin/python -c '' 2>/dev/null || "$python" -m venv --clear .venv
   started=$SECONDS
   as_log .venv/bin/python -m pip install --disable-pip-version-check -r "$lock" hatchling editables

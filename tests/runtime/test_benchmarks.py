@@ -1,0 +1,73 @@
+"""The benchmarks run the product: a small session on a real server, and one that is stuck."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.contenders import Contender, queueworker
+from benchmarks.scenarios import Scenario
+from benchmarks.session import Results, run_session
+from benchmarks.watchdog import Limits
+from benchmarks.workload import Workload
+
+SMALL = Workload(messages=300)
+#: More than is done before the harness looks for the first time.
+LARGE = Workload(messages=20_000)
+
+
+def test_a_session_measures_every_round_of_every_workload() -> None:
+    results = Results()
+    backlog = Scenario("backlog", "A backlog", (LARGE, replace(SMALL, prefetch=1)))
+    paced = Scenario("paced", "At a rate", (replace(SMALL, rate=100.0, messages=30),))
+    counted = Scenario("counted", "Requests", (SMALL,), count_only=True)
+    run_session([backlog, paced, counted], queueworker(), [], 1, results)
+    assert results.faults == []
+    whole, single, slow = (run.figures for run in results.runs)
+    for figures in (whole, single, slow):
+        assert figures.retries == 0
+        assert figures.processes >= 2, "the supervisor and its worker"
+        assert figures.memory_peak > 0
+        assert figures.bytes_in > 0
+        assert figures.age_p50 > 0
+    assert whole.requests < 1 < single.requests
+    assert (whole.messages, single.messages, slow.messages) == (20_000, 300, 30)
+    requests = results.counted[0].requests
+    assert requests.batch > 1
+    assert {"reserve", "claim", "settle"} <= set(requests.calls)
+
+
+def test_a_stuck_run_is_ended_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contender(name: str, program: str) -> Contender:
+        publish = ["echo", '{"messages": 1, "seconds": 1}']
+        return replace(
+            queueworker(), name=name, publish=lambda _: publish, work=lambda _: ["sh", "-c", program]
+        )
+
+    started: list[int] = []
+    kill = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda group, how: (started.append(group), kill(group, how)))
+    results = Results()
+    stuck = contender("stuck", "echo asleep; exec sleep 600")
+    failing = contender("failing", "echo no; exit 7")
+    scenario = Scenario("x", "Two that do not work", (SMALL,), with_peers=True)
+    run_session([scenario], stuck, [failing], 1, results, Limits(stall=3.0))
+    assert results.runs == []
+    assert len(results.faults) == 2
+    assert "no progress for 3 s while waiting for the first handler" in results.faults[0]
+    assert "worker.log ends: asleep" in results.faults[0]
+    assert "the worker ended with code 7" in results.faults[1]
+    assert "worker.log ends: no" in results.faults[1]
+    assert started
+    for group in started:
+        with pytest.raises(ProcessLookupError):
+            kill(group, 0)
+
+
+def test_a_run_that_was_too_short_to_measure_is_not_reported_as_one() -> None:
+    results = Results()
+    run_session([Scenario("x", "Too short", (replace(SMALL, messages=1),))], queueworker(), [], 1, results)
+    assert results.runs == []
+    assert "use more messages" in results.faults[0]
