@@ -11,6 +11,7 @@ import redis
 
 from tests.brokers.dragonfly_rules import DragonflyRules
 from tests.brokers.site import Site
+from tests.sentinels import WatchedRedis
 from tests.services import EmbeddedRedis, RedisCluster
 
 #: URL of a server on which the conformance suite runs as well.
@@ -27,6 +28,13 @@ def redis_server() -> Iterator[EmbeddedRedis]:
 def redis_cluster() -> Iterator[RedisCluster]:
     with RedisCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_watched() -> Iterator[WatchedRedis]:
+    """Nobody is promoted here: the roles stay as they are for the whole session."""
+    with WatchedRedis() as watched:
+        yield watched
 
 
 @pytest.fixture
@@ -77,9 +85,16 @@ def on_given_server(make_site: Callable[..., Site]) -> Iterator[Site]:
             cleaner.delete(key)
 
 
+@pytest.fixture
+def on_sentinel(redis_watched: WatchedRedis, make_site: Callable[..., Site]) -> Site:
+    client = redis.Redis(port=redis_watched.primary().port)
+    return make_site(redis_watched.url, client, f"t{secrets.token_hex(4)}")
+
+
 _SITES = {
     "redis": "standalone",
     "cluster": "on_cluster",
+    "sentinel": "on_sentinel",
     "dragonfly-rules": "by_dragonfly_rules",
     **({"given": "on_given_server"} if os.environ.get(GIVEN_SERVER) else {}),
 }
@@ -87,7 +102,7 @@ _SITES = {
 
 @pytest.fixture(params=list(_SITES))
 def site(request: pytest.FixtureRequest) -> Site:
-    """The broker under the conformance suite: standalone, on a cluster, with scripts run as Dragonfly runs
-    them, and on a server of which the environment gives the URL."""
+    """The broker under the conformance suite: standalone, on a cluster, watched by Sentinels, with
+    scripts run as Dragonfly runs them, and on a server of which the environment gives the URL."""
     found: Site = request.getfixturevalue(_SITES[request.param])
     return found

@@ -29,7 +29,7 @@ from worker_runtime.brokers.base import (
 from worker_runtime.brokers.connect import broker_from_url
 
 
-@pytest.mark.parametrize("url", ["nats://h", "localhost:6379", "http://:secret@h", "", "redis+sentinel://h"])
+@pytest.mark.parametrize("url", ["nats://h", "localhost:6379", "http://:secret@h", "", "redis+proxy://h"])
 def test_other_schemes_are_refused(url: str) -> None:
     with pytest.raises(BrokerError, match=r"allowed are redis://, rediss://, redis\+cluster://") as caught:
         broker_from_url(url, "ns")
@@ -45,6 +45,8 @@ def test_other_schemes_are_refused(url: str) -> None:
         ("redis://h?password=secret", "redis://h:6379"),
         ("rediss://me:secret@[::1]:7", "rediss://me@[::1]:7"),
         ("redis+cluster://me:secret@a:1,b:2", "redis+cluster://me@a:1,b:2"),
+        ("redis+sentinel://me:secret@a:1,b/main", "redis+sentinel://me@a:1,b:26379/main"),
+        ("redis+sentinel://a/main/2?sentinel_password=secret", "redis+sentinel://a:26379/main/2"),
         ("unix:///run/redis.sock", "unix:///run/redis.sock"),
     ],
 )
@@ -280,6 +282,41 @@ async def test_a_replica_is_named(redis_server: EmbeddedRedis) -> None:
             await publisher.publish_many("q", [b"1"])
         await publisher.close()
         assert broker.display_url == replica.url
+
+
+async def test_what_a_server_without_enough_replicas_refuses_is_tried_later(
+    make_site: Callable[..., Site],
+) -> None:
+    """`min-replicas-to-write` bounds what a failover loses; to meet that bound is no fault of the queue."""
+    with EmbeddedRedis() as server:
+        site = make_site(server.url, redis.Redis(port=server.port), "ns")
+        await site.publish(b"1", b"2")
+        consumer, renewer = site.consumer(), site.renewer()
+        deliveries = (await receive(consumer, 1)).deliveries
+        site.client.config_set("min-replicas-to-write", 1)
+        for refused in (consumer.receive(1), renewer.extend(deliveries)):
+            with pytest.raises(BrokerUnavailableError, match="fewer replicas than min-replicas-to-write"):
+                await refused
+        settling = asyncio.create_task(settle(consumer, deliveries, Action.COMMIT))
+        site.client.config_set("min-replicas-to-write", 0)
+        assert await settling == [Outcome.COMMITTED]
+        assert [one.payload for one in (await receive(consumer, 1)).deliveries] == [b"2"]
+
+
+async def test_a_server_that_was_made_a_replica_is_no_lasting_refusal(
+    redis_server: EmbeddedRedis, make_site: Callable[..., Site]
+) -> None:
+    with EmbeddedRedis(args=("--replica-serve-stale-data", "yes")) as server:
+        site = make_site(server.url, redis.Redis(port=server.port), "ns")
+        consumer = site.consumer()
+        await site.publish(b"1", b"2")
+        assert len((await receive(consumer, 1)).deliveries) == 1
+        # Of nobody: it keeps its data and takes no writes.
+        site.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+        with pytest.raises(BrokerUnavailableError, match="read-only replica"):
+            await consumer.receive(1)
+        site.client.execute_command("REPLICAOF", "NO", "ONE")
+        assert [one.payload for one in (await receive(consumer, 1)).deliveries] == [b"2"]
 
 
 def _self_signed(key: Path, certificate: Path) -> None:

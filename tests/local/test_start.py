@@ -121,6 +121,17 @@ async def test_a_url_of_the_wrong_topology(own_up: Up) -> None:
     assert "redis+cluster://" in output
 
 
+async def test_a_url_of_the_wrong_topology_in_a_secret(own_up: Up) -> None:
+    """Rules see no Secret: the condition says it."""
+    redis = {"secretRef": {"name": "nowhere"}, "topology": "Sentinel"}
+    own_up.write(secret("nowhere", url="redis://me:secret@h:1"), resource(broker={"redis": redis}))
+    code, output = await own_up.refused()
+    assert code == 3
+    assert "topology is Sentinel and the broker's URL begins with redis://" in output
+    assert "write redis+sentinel://, or set topology to Standalone" in output
+    assert "secret@" not in output
+
+
 async def test_a_secret_without_the_key(own_up: Up) -> None:
     own_up.write(secret("nowhere", adress="redis://127.0.0.1:1"), resource())
     code, output = await own_up.refused()

@@ -9,6 +9,7 @@ from typing import Any
 from tests.operator.resources import body, template
 
 CLUSTER = {"url": "redis://redis:6379", "topology": "Cluster"}
+SENTINEL = {"url": "rediss+sentinel://a:26379,b:26379/main", "topology": "Sentinel"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ CASES = (
     Case(
         "hash-tag", body(spec__broker__redis__keyNamespace="{}x"), tagged("a}{b")
     ),  # Standalone takes any name
+    Case("sentinel-url", body(spec__broker__redis=SENTINEL), body(spec__broker__redis__topology="Sentinel")),
+    Case(
+        "sentinel-url",
+        body(spec__broker__redis={"secretRef": {"name": "usage-redis"}, "topology": "Sentinel"}),
+        body(spec__broker__redis=SENTINEL | {"topology": "Standalone"}),
+    ),
     Case("prefetch", body(spec__prefetch=4), body(spec__prefetch=3)),
     Case("prefetch", body(spec__prefetch=None), body(spec__coroutines=101)),
     Case(

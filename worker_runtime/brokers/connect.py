@@ -11,5 +11,5 @@ _DEFAULT_TIMING = Timing()
 
 def broker_from_url(url: str, namespace: str, timing: Timing = _DEFAULT_TIMING) -> Broker:
     """The broker behind a URL. Opens no connection. Schemes: redis, rediss, redis+cluster, rediss+cluster,
-    unix. Raises BrokerError for a URL that cannot be used."""
+    redis+sentinel, rediss+sentinel, unix. Raises BrokerError for a URL that cannot be used."""
     return RedisBroker(parse_address(url), namespace, timing)

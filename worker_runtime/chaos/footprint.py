@@ -9,10 +9,12 @@ from typing import Any
 
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.sentinel import Sentinel
+from redis.connection import parse_url
 from redis.exceptions import RedisError
 
 from worker_runtime.brokers.base import BrokerUnavailableError
-from worker_runtime.brokers.redis.address import Address, parse_address
+from worker_runtime.brokers.redis.address import Address, Watched, parse_address
 
 
 class Footprint:
@@ -60,6 +62,26 @@ class Footprint:
         )
 
 
+def _primary_of_sentinels(url: str, address: Address, watched: Watched) -> Any:
+    scheme, _, rest = url.replace("+sentinel", "", 1).partition("://")
+    options = parse_url(f"{scheme}://-/?{rest.partition('?')[2]}")  # type: ignore[no-untyped-call]
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    secure = {"ssl": True, **tls} if address.tls is not None else {}
+    sentinels = Sentinel(  # type: ignore[no-untyped-call]
+        [(node.host, node.port) for node in address.nodes],
+        sentinel_kwargs={
+            "username": watched.username or None,
+            "password": watched.password or None,
+            **secure,
+        },
+        username=address.username or None,
+        password=address.password or None,
+        db=address.database,
+        **secure,
+    )
+    return sentinels.master_for(watched.primary)
+
+
 @asynccontextmanager
 async def footprint(url: str, namespace: str) -> AsyncIterator[Footprint]:
     """Raises BrokerError for a URL that cannot be used."""
@@ -71,6 +93,8 @@ async def footprint(url: str, namespace: str) -> AsyncIterator[Footprint]:
             password=address.password or None,
             ssl=address.tls is not None,
         )
+    elif address.sentinel is not None:
+        client = _primary_of_sentinels(url, address, address.sentinel)
     else:
         client = redis.asyncio.from_url(url)
     try:

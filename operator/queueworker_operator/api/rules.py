@@ -14,6 +14,7 @@ from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
 #: 32 and `-77ab01c3` and `-p1000` make 47: room for the 10 and 5 characters that a ReplicaSet and a pod add.
 NAME_LENGTH = 32
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SENTINEL_URL = re.compile(r"rediss?[+]sentinel://")
 _ONE_HASH_TAG = re.compile(r"[^{}]*\{[^{}]+\}[^{}]*")
 
 
@@ -53,6 +54,13 @@ def _hash_tag(name: str, spec: QueueWorkerSpec) -> bool:
     if redis is None or redis.topology is not Topology.CLUSTER:
         return True
     return _ONE_HASH_TAG.fullmatch(redis.key_namespace) is not None
+
+
+def _sentinel_url(name: str, spec: QueueWorkerSpec) -> bool:
+    redis = spec.broker.redis
+    if redis is None or redis.url is None:
+        return True
+    return (_SENTINEL_URL.match(redis.url) is not None) == (redis.topology is Topology.SENTINEL)
 
 
 def _grace(name: str, spec: QueueWorkerSpec) -> bool:
@@ -107,6 +115,15 @@ RULES: tuple[Rule, ...] = (
         "so that all keys share one slot",
         "spec.broker.redis.keyNamespace",
         _hash_tag,
+    ),
+    Rule(
+        "sentinel-url",
+        "spec.broker.redis",
+        "!has(self.url) || self.url.matches('^rediss?[+]sentinel://') == (self.topology == 'Sentinel')",
+        "topology Sentinel and a URL that begins with redis+sentinel:// or rediss+sentinel:// go together: "
+        "correct one of them",
+        "spec.broker.redis.topology",
+        _sentinel_url,
     ),
     Rule(
         "prefetch",

@@ -70,6 +70,7 @@ class SecretRef(_Model):
 class Topology(StrEnum):
     STANDALONE = "Standalone"
     CLUSTER = "Cluster"
+    SENTINEL = "Sentinel"
 
 
 class Redis(_Model):
@@ -82,7 +83,9 @@ class Redis(_Model):
     )
     secret_ref: SecretRef | None = Field(default=None, description="Where the broker's URL is kept.")
     topology: Topology = Field(
-        default=Topology.STANDALONE, description="Cluster when the server is a Redis Cluster."
+        default=Topology.STANDALONE,
+        description="Cluster when the server is a Redis Cluster; Sentinel when the URL is redis+sentinel:// "
+        "and names the Sentinels and the primary that they watch.",
     )
     key_namespace: Annotated[str, Field(min_length=1, max_length=128)] = Field(
         default="utopia-queue",

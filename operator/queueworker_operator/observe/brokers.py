@@ -18,8 +18,8 @@ from worker_runtime.brokers.base import (
 )
 from worker_runtime.brokers.connect import broker_from_url
 
-#: How a URL says that the server is a Redis Cluster.
-_CLUSTER_SCHEMES = frozenset({"redis+cluster", "rediss+cluster"})
+#: How a URL says it, after the + of its scheme.
+_TOPOLOGIES = {"cluster": Topology.CLUSTER, "sentinel": Topology.SENTINEL}
 
 
 async def observe_broker(
@@ -81,17 +81,13 @@ async def observe_broker(
 
 
 def _wrong_scheme(url: str, topology: Topology) -> str:
-    """A URL of the other topology; empty when it fits. The scheme is all that is quoted: no password."""
+    """A URL of another topology; empty when it fits. The scheme is all that is quoted: no password."""
     scheme = urlsplit(url).scheme
-    is_cluster = scheme in _CLUSTER_SCHEMES
-    if topology is Topology.CLUSTER and not is_cluster:
-        return (
-            f"spec.broker.redis.topology is Cluster and the broker's URL begins with {scheme}://: "
-            "write redis+cluster://, or set topology to Standalone"
-        )
-    if topology is Topology.STANDALONE and is_cluster:
-        return (
-            f"spec.broker.redis.topology is Standalone and the broker's URL begins with {scheme}://: "
-            "set topology to Cluster, or write redis://"
-        )
-    return ""
+    of_url = _TOPOLOGIES.get(scheme.partition("+")[2], Topology.STANDALONE)
+    if of_url is topology:
+        return ""
+    fitting = next((f"redis+{suffix}" for suffix, one in _TOPOLOGIES.items() if one is topology), "redis")
+    return (
+        f"spec.broker.redis.topology is {topology} and the broker's URL begins with {scheme}://: "
+        f"write {fitting}://, or set topology to {of_url}"
+    )

@@ -5,13 +5,23 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from redis.connection import parse_url
 
 from worker_runtime.brokers.base import BrokerError
 
-SCHEMES = ("redis://", "rediss://", "redis+cluster://", "rediss+cluster://", "unix://")
+SCHEMES = (
+    "redis://",
+    "rediss://",
+    "redis+cluster://",
+    "rediss+cluster://",
+    "redis+sentinel://",
+    "rediss+sentinel://",
+    "unix://",
+)
+#: Where a Sentinel listens when the URL gives no port.
+SENTINEL_PORT = 26379
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +39,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """The primary that Sentinels watch: the name they know it by, and as whom they are asked."""
+
+    primary: str
+    username: str = ""
+    password: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed URL. `nodes` has more than one entry only for a cluster."""
+    """A parsed URL. `nodes` has more than one entry only for a cluster or Sentinels; `sentinel` is set when
+    they are Sentinels, and then user, password and database are those of the servers that they watch."""
 
     display_url: str
     nodes: tuple[Node, ...]
@@ -39,6 +59,7 @@ class Address:
     password: str
     database: int
     tls: ssl.SSLContext | None
+    sentinel: Watched | None = None
 
 
 def parse_address(url: str) -> Address:
@@ -47,9 +68,12 @@ def parse_address(url: str) -> Address:
     if not separator or f"{scheme}://" not in SCHEMES:
         shown = f"{scheme}://..." if separator else "a URL without a scheme"
         raise BrokerError(f"the broker URL is {shown}; allowed are {', '.join(SCHEMES)}")
-    cluster = scheme.endswith("+cluster")
-    plain = scheme.removesuffix("+cluster")
-    hosts = _cluster_hosts(rest) if cluster else [rest]
+    plain, _, topology = scheme.partition("+")
+    cluster = topology == "cluster"
+    primary = ""
+    if topology == "sentinel":
+        primary, rest = _primary_name(scheme, rest)
+    hosts = _each_host(rest) if topology else [rest]
     try:
         parsed = [_options(f"{plain}://{host}") for host in hosts]
         port_check = [urlsplit(f"{plain}://{host}").port for host in hosts]
@@ -59,16 +83,17 @@ def parse_address(url: str) -> Address:
     database = int(first.get("db") or 0)
     if cluster and database:
         raise BrokerError(f"the broker URL asks for database {database}; Redis Cluster has only database 0")
+    default_port = SENTINEL_PORT if primary else 6379
     if first.get("path"):
         nodes: tuple[Node, ...] = (Node(path=str(first["path"])),)
     else:
         nodes = tuple(
-            Node(str(one.get("host") or "localhost"), port or int(one.get("port") or 6379))
+            Node(str(one.get("host") or "localhost"), port or int(one.get("port") or default_port))
             for one, port in zip(parsed, port_check, strict=True)
         )
     username = str(first.get("username") or "")
     user = f"{username}@" if username else ""
-    tail = f"/{database}" if database else ""
+    tail = (f"/{primary}" if primary else "") + (f"/{database}" if database else "")
     return Address(
         display_url=f"{scheme}://{user}{','.join(map(str, nodes))}{tail}",
         nodes=nodes,
@@ -77,10 +102,40 @@ def parse_address(url: str) -> Address:
         password=str(first.get("password") or ""),
         database=database,
         tls=_tls(first) if plain == "rediss" else None,
+        sentinel=_watched(primary, first) if primary else None,
     )
 
 
-def _cluster_hosts(rest: str) -> list[str]:
+def _primary_name(scheme: str, rest: str) -> tuple[str, str]:
+    """The name of the primary, and the rest of the URL as it would be without it."""
+    before, question, query = rest.partition("?")
+    hosts, _, path = before.partition("/")
+    name, slash, database = path.partition("/")
+    if "@" in path:
+        raise BrokerError(
+            f"the {scheme}:// URL of the broker has a / before the @; in a user name or password"
+            " write it as %2F"
+        )
+    if not name:
+        raise BrokerError(
+            f"the {scheme}:// URL of the broker names no primary; write {scheme}://HOST:{SENTINEL_PORT},.../NAME"
+            " with the name that the Sentinels watch it by (their `sentinel monitor NAME`)"
+        )
+    if database and not database.isdecimal():
+        raise BrokerError(
+            f"the {scheme}:// URL of the broker has {database!r} after the name of the primary; a database"
+            " is a number, or leave it out"
+        )
+    return unquote(name), f"{hosts}{slash}{database}{question}{query}"
+
+
+def _watched(primary: str, options: dict[str, Any]) -> Watched:
+    return Watched(
+        primary, str(options.get("sentinel_username") or ""), str(options.get("sentinel_password") or "")
+    )
+
+
+def _each_host(rest: str) -> list[str]:
     """`user:password@a:1,b:2/?x=y` names several nodes with the same credentials and options."""
     hosts, slash, tail = rest.partition("/")
     credentials, at, hosts = hosts.rpartition("@")

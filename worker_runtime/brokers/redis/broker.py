@@ -31,6 +31,7 @@ from worker_runtime.brokers.redis.placement import slot_of, verify_placement
 from worker_runtime.brokers.redis.publisher import RedisPublisher
 from worker_runtime.brokers.redis.renewer import RedisRenewer
 from worker_runtime.brokers.redis.route import Route
+from worker_runtime.brokers.redis.sentinel import SentinelRoute, SentinelsOfLoop
 from worker_runtime.brokers.redis.wire import ReplyError
 
 #: BLMOVE came with 6.2.
@@ -49,6 +50,7 @@ class RedisBroker:
         self._address = address
         self._namespace = namespace
         self._timing = timing
+        self._sentinels = SentinelsOfLoop(address) if address.sentinel else None
 
     async def check(self, queue: str) -> None:
         """See `Broker.check`. Moves nothing."""
@@ -98,7 +100,12 @@ class RedisBroker:
         return keys
 
     def _link(self, keys: QueueKeys) -> Link:
-        return Link(Route(self._address, slot_of(keys)), self._timing.command_timeout)
+        route = (
+            Route(self._address, slot_of(keys))
+            if self._sentinels is None
+            else SentinelRoute(self._address, self._sentinels)
+        )
+        return Link(route, self._timing.command_timeout)
 
     def _maker(self, keys: QueueKeys) -> Callable[[], Link]:
         return lambda: self._link(keys)
@@ -124,6 +131,11 @@ class RedisBroker:
             raise BrokerRefusedError(
                 f"Dragonfly at {link.name} is version {'.'.join(dragonfly.groups())}; at least"
                 f" {'.'.join(map(str, OLDEST_DRAGONFLY))} is needed (older ones can crash on BLMOVE)"
+            )
+        if re.search(r"^redis_mode:sentinel", info, re.MULTILINE):
+            raise BrokerRefusedError(
+                f"{link.name} is a Sentinel and holds no queues; use a redis+sentinel:// URL"
+                " with the name of the primary that it watches"
             )
         if not self._address.cluster and re.search(r"^cluster_enabled:1", info, re.MULTILINE):
             verify_placement(keys)

@@ -4,6 +4,7 @@ twice unless the server said that it did not run it."""
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class Link:
                 fault = unavailable
             if self._shut or loop.time() + pause > until:
                 raise fault
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def run(self, call: Call, doing: str, *, patience: float = 0.0, replay: bool = False) -> Any:

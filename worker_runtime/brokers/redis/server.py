@@ -111,6 +111,10 @@ class EmbeddedRedis:
             self._directory.cleanup()
             self._directory = None
 
+    def send(self, what: signal.Signals) -> None:
+        """Send it a signal, such as SIGSTOP. Raises BrokerUnavailableError when it does not run."""
+        os.kill(self.pid, what)
+
     def kill(self) -> None:
         """SIGKILL. The directory stays for `restart`."""
         self._end(signal.SIGKILL, 10.0)
@@ -161,7 +165,7 @@ class EmbeddedRedis:
                 stderr=log,
                 # Its own group: Ctrl-C of a terminal must not stop the broker before its workers.
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()) if sys.platform == "linux" else None,
+                preexec_fn=die_with(os.getpid()) if sys.platform == "linux" else None,
             )
         return time.monotonic() + self._start_timeout
 
@@ -219,7 +223,7 @@ class EmbeddedRedis:
                 process.wait()
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def die_with(parent: int) -> Callable[[], None]:
     """Runs in the child: have the kernel end it when its parent ends, however that happens."""
     libc = ctypes.CDLL(None)
 

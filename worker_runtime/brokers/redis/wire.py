@@ -10,6 +10,7 @@ its answer, not the connection.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -19,6 +20,9 @@ import hiredis
 from worker_runtime.brokers.base import BrokerUnavailableError
 
 Command = tuple[str | int | float | bytes | memoryview, ...]
+
+
+_IN_SCRIPT = re.compile(r"ERR Error running script .*: -([A-Z]+) ")
 
 
 class NotSentError(BrokerUnavailableError):
@@ -35,7 +39,11 @@ class ReplyError(Exception):
 
     @property
     def code(self) -> str:
-        return str(self).split(" ", 1)[0]
+        """The word that says what is wrong. Before 7.0 a command that is refused inside a script has it after
+        the place in the script, and ERR in front."""
+        text = str(self)
+        inside = _IN_SCRIPT.match(text)
+        return inside[1] if inside else text.split(" ", 1)[0]
 
 
 _INCOMPLETE = object()
@@ -137,6 +145,10 @@ class Wire(asyncio.Protocol):
                 transport.write_eof()
             else:
                 transport.close()
+
+    def on_closed(self, callback: Callable[[], None]) -> None:
+        """Have it called once, when the connection is gone; soon if it is gone already."""
+        self._closed.add_done_callback(lambda _: callback())
 
     async def closed(self, timeout: float) -> None:
         """Wait until the connection is gone, at most `timeout` seconds."""
