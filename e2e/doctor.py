@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from e2e import cache, engine, golang, oci_wrapper, packages, programs
+from e2e import cache, engine, golang, oci_wrapper, packages, programs, servers
 from e2e.commands import run
 from e2e.locations import cache_root
 from e2e.versions import GO_TOOLCHAIN
@@ -30,6 +30,7 @@ def examine() -> list[Finding]:
         _package("debootstrap", "a base file system where no registry answers"),
         _go(),
         *_tools(),
+        _servers(),
         _disk(),
     ]
 
@@ -82,6 +83,21 @@ def _tools() -> list[Finding]:
         )
         findings.append(Finding(name, True, text))
     return findings
+
+
+def _servers() -> Finding:
+    name = "newer servers"
+    lacking = [one.name for one in servers.every() if servers.cached(one) is None]
+    if not lacking:
+        return Finding(name, True, "cached")
+    todo = ", ".join(lacking)
+    if shutil.which("apt-get") is not None and servers.KEYRING.is_file():
+        return Finding(name, True, f"{todo}: fetched from Debian's later suites when needed, 20 s each")
+    return Finding(
+        name,
+        False,
+        f"{todo}: needs apt and {servers.KEYRING}; get it with `apt-get install debian-archive-keyring`",
+    )
 
 
 def _disk() -> Finding:

@@ -100,7 +100,11 @@ _SITES = {
 }
 
 
-@pytest.fixture(params=list(_SITES))
+# Whatever server is below, scripts do not run on it there.
+_MARKS = {"dragonfly-rules": [pytest.mark.any_server]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=_MARKS.get(name, [])) for name in _SITES])
 def site(request: pytest.FixtureRequest) -> Site:
     """The broker under the conformance suite: standalone, on a cluster, watched by Sentinels, with
     scripts run as Dragonfly runs them, and on a server of which the environment gives the URL."""

@@ -4,6 +4,7 @@ Between client and redis-server sits this: it passes everything on but scripts, 
 a time, in Lua 5.4. What differs from Redis is what Dragonfly's documentation and source say, see
 docs/dragonfly.md: undeclared keys are refused, scores and the time come as numbers, an error of ours gets
 `ERR` in front, an error inside names the script first, there are no globals to be made, and no `#!lua` line.
+A call that stands for itself as a statement is put off there until a result is needed, and gives none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import socket
 import threading
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ import hiredis
 from lupa.lua54 import LuaError, LuaRuntime, lua_type
 
 _INCOMPLETE = object()
+_STATEMENT = re.compile(rb"((?:\n|\bthen|\bdo)\s*redis\.)(call\()")
 
 _STRICT = b"""
 unpack = table.unpack
@@ -160,6 +163,7 @@ class _Scripts:
         of[b"redis"] = self._lua.table_from(
             {
                 b"call": self._call,
+                b"acall": self._put_off,
                 b"sha1hex": lambda text: hashlib.sha1(text).hexdigest().encode(),
                 b"error_reply": lambda text: self._lua.table_from({b"err": text}),
                 b"status_reply": lambda text: self._lua.table_from({b"ok": text}),
@@ -191,9 +195,8 @@ class _Scripts:
         of[b"KEYS"], of[b"ARGV"] = self._lua.table_from(keys), self._lua.table_from(values)
         try:
             if sha not in self._functions:
-                self._functions[sha] = self._lua.execute(
-                    b"return function()\n" + self._sources[sha] + b"\nend"
-                )
+                source = _STATEMENT.sub(rb"\1a\2", self._sources[sha])
+                self._functions[sha] = self._lua.execute(b"return function()\n" + source + b"\nend")
             return self._told(self._functions[sha]())
         except (LuaError, _ScriptError) as error:
             text = str(error).replace("\r", " ").replace("\n", " ")
@@ -228,6 +231,9 @@ class _Scripts:
         elif b"WITHSCORES" in words:
             reply = [_number(one) if index % 2 else one for index, one in enumerate(reply)]
         return self._given(reply)
+
+    def _put_off(self, *args: bytes | int | float) -> None:
+        self._call(*args)
 
     def _keys_of(self, name: bytes, words: Sequence[bytes]) -> list[bytes]:
         if name not in self._key_places:

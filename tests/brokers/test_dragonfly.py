@@ -22,6 +22,8 @@ from worker_runtime.brokers.redis import scripts, transitions
 from worker_runtime.brokers.redis.scripts import Call
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.any_server
+
 #: URL of a Dragonfly that may be written to; what the tests put there they take away.
 DRAGONFLY = "QUEUEWORKER_DRAGONFLY_URL"
 

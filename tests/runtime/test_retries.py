@@ -174,7 +174,7 @@ def test_inspect_lists_what_is_retained(bench: Bench) -> None:
         ("p1", True, '{"a":"\\u001b"}'),
     ]
     assert [each["expires_in"] for each in failed] == [None, None]
-    bench.client.lpush(bench.key("failed"), "p\x1b[2J")
+    bench.client.lpush(bench.key("failed"), "p\x1b]0;x\x07")
     people = queueworker("inspect", "q", "--retained", "2", env=bench.env).stdout
     when = r"2\d{3}-\d\d-\d\d [\d:]{8}Z"
     assert re.search(rf"^  p0 +0 +{when} +\d+ s left +parked: published \d+ s ago +0$", people, re.MULTILINE)
