@@ -132,7 +132,8 @@ class RedisBroker:
                 f"Dragonfly at {link.name} is version {'.'.join(dragonfly.groups())}; at least"
                 f" {'.'.join(map(str, OLDEST_DRAGONFLY))} is needed (older ones can crash on BLMOVE)"
             )
-        if re.search(r"^redis_mode:sentinel", info, re.MULTILINE):
+        # Valkey says server_mode.
+        if re.search(r"^(?:redis|server)_mode:sentinel", info, re.MULTILINE):
             raise BrokerRefusedError(
                 f"{link.name} is a Sentinel and holds no queues; use a redis+sentinel:// URL"
                 " with the name of the primary that it watches"
