@@ -69,11 +69,14 @@ class App:
         retry: Retry | None = None,
         max_takeovers: int = MAX_TAKEOVERS,
         commit_timeout: float = COMMIT_TIMEOUT,
+        cancel_superseded: bool = False,
     ) -> Callable[[Function], Function]:
         """Register the decorated function as the handler of a queue. `prefetch` defaults to `coroutines`.
         Without `retry` a failed message goes to the failed list. A message that lost its owner
         `max_takeovers` times is a dead letter (0: never). A handler that takes a `Commit` or returns a
-        future has `commit_timeout` seconds to decide. Raises RegistrationError."""
+        future has `commit_timeout` seconds to decide. With `cancel_superseded` an async handler is cancelled
+        when this worker learns that another one has taken its message over; else it can only see it in
+        `Message.superseded`. Raises RegistrationError."""
         localns = sys._getframe(1).f_locals
 
         def register(handler: Function) -> Function:
@@ -92,6 +95,7 @@ class App:
                 retry=retry,
                 max_takeovers=max_takeovers,
                 commit_timeout=commit_timeout,
+                cancel_superseded=cancel_superseded,
             )
             return handler
 

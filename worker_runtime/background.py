@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-log = logging.getLogger("queueworker.background")
+from worker_runtime.keeping import keep_going
 
 Result = TypeVar("Result")
 
@@ -28,16 +27,11 @@ class Background:
         """Run a coroutine there. The future belongs to the calling thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def keep(self, coroutine: Coroutine[Any, Any, None], name: str) -> Future[None]:
-        """Run a coroutine there for as long as the process lives; an exception that ends it is told."""
-
-        async def supervised() -> None:
-            try:
-                await coroutine
-            except Exception as error:
-                log.error("%s failed: %s: %s", name, type(error).__name__, error, exc_info=error)
-
-        return self.submit(supervised())
+    def keep(
+        self, make: Callable[[], Awaitable[None]], name: str, give_up: Callable[[str], None]
+    ) -> Future[None]:
+        """Run a loop there for as long as the process lives; see `keep_going`."""
+        return self.submit(keep_going(make, name, give_up))
 
     async def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine there and await its result here."""

@@ -51,6 +51,7 @@ class WorkerEnd:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._connected = asyncio.Event()
 
@@ -71,11 +72,31 @@ class WorkerEnd:
         on_stop: Callable[[float | None], None],
         on_force: Callable[[], None],
     ) -> None:
-        """Answer the supervisor until it is gone; then ask for a stop (with None for the default time)."""
-        self._socket.setblocking(False)
-        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
-        self._connected.set()
+        """Answer the supervisor until it is gone; then ask for a stop (with None for the default time).
+        May be called again after it raised; nothing that was sent meanwhile is lost."""
+        if self._reader is None:
+            self._socket.setblocking(False)
+            self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
+            self._connected.set()
         ticker = asyncio.create_task(self._report_regularly(report))
+        listener = asyncio.create_task(self._listen(self._reader, report, on_stop, on_force))
+        try:
+            done, _ = await asyncio.wait((ticker, listener), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            ticker.cancel()
+            listener.cancel()
+            await asyncio.gather(ticker, listener, return_exceptions=True)
+        on_stop(None)
+
+    async def _listen(
+        self,
+        reader: asyncio.StreamReader,
+        report: Callable[[], dict[str, Any]],
+        on_stop: Callable[[float | None], None],
+        on_force: Callable[[], None],
+    ) -> None:
         try:
             while line := await reader.readline():
                 message = json.loads(line)
@@ -87,9 +108,6 @@ class WorkerEnd:
                     self._send({"report": report()})
         except ConnectionError:
             pass  # the same as its end
-        finally:
-            ticker.cancel()
-        on_stop(None)
 
     async def fatal(self, code: int, why: str) -> None:
         """Say that no restart would help."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import sys
@@ -14,6 +15,8 @@ from worker_runtime.channel import HELD_BACK, LONGEST_LINE, WorkerConfig
 
 #: Seconds to read what a worker process sent before it ended.
 LAST_WORDS = 1.0
+
+log = logging.getLogger("queueworker.supervisor")
 
 
 class Child:
@@ -83,6 +86,12 @@ class Child:
         except ProcessLookupError:
             pass  # it ended by itself
 
+    def _terminate(self) -> None:
+        try:
+            self._process.terminate()
+        except ProcessLookupError:
+            pass  # it ended by itself
+
     async def wait(self) -> int:
         """The exit code, or the negative number of the signal that ended it; all its reports are read."""
         code = await self._process.wait()
@@ -110,6 +119,12 @@ class Child:
                     self.fatal = (message["fatal"], message["why"])
         except ConnectionError:
             pass  # the same as its end
+        except Exception as error:
+            # Nobody would hear of it any more, nor could it be asked to stop: another one takes its place.
+            log.error(
+                "what worker process pid %d reports cannot be read; it is ended", self.pid, exc_info=error
+            )
+            self._terminate()
         finally:
             self._listening_over = True
             self._wake()

@@ -24,13 +24,22 @@ log = logging.getLogger("queueworker.handler")
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an exception on one capped line."""
+    """Type and message of an exception on one capped line that every encoding can hold. Never raises."""
     try:
-        text = " ".join(str(error).split())
-    except Exception:  # an exception whose own text raises
+        # A text may be megabytes long; no more than this can be left of it.
+        text = " ".join(str(error)[: 10 * LONGEST_REASON].split())
+    except BaseException:  # an exception whose own text raises
         text = "(its text could not be read)"
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = readable(reason[: LONGEST_REASON + 1])
     return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"
+
+
+def readable(text: str) -> str:
+    """The same text with everything escaped that cannot be shown, lone surrogates among it."""
+    if text.isprintable():
+        return text
+    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,8 @@ class Failure:
     error: BaseException
     #: False when the payload is not what the handler takes.
     fits: bool = True
+    #: True when the handler was cancelled because another worker has its message: there is nothing to settle.
+    superseded: bool = False
 
 
 class Execution:
@@ -102,6 +113,11 @@ class Execution:
                 if self.abandoned:
                     raise
                 _stay_alive()
+                if delivery.superseded and self._job.cancel_superseded:
+                    log.warning(
+                        "handler cancelled: another worker has its message", extra={"queue": delivery.queue}
+                    )
+                    return Failure("superseded", error, superseded=True)
             reason = describe(error)
             log.error("handler failed: %s", reason, exc_info=error, extra={"queue": delivery.queue})
             await self.tell(error, context)
@@ -151,7 +167,9 @@ class Execution:
                 if self.abandoned:
                     raise
                 _stay_alive()
-            log.error("%s hook %s failed: %s", hook.kind.value, hook.name, failure, exc_info=failure)
+            log.error(
+                "%s hook %s failed: %s", hook.kind.value, hook.name, describe(failure), exc_info=failure
+            )
 
 
 def _stay_alive() -> None:

@@ -35,6 +35,8 @@ class Job:
     max_takeovers: int = MAX_TAKEOVERS
     #: Seconds from the return of a handler within which its deferred commit must be decided.
     commit_timeout: float = COMMIT_TIMEOUT
+    #: Cancel a handler whose message another worker has taken over.
+    cancel_superseded: bool = False
 
     def with_limits(self, coroutines: int | None, prefetch: int | None) -> Job:
         """The same job with other limits. A prefetch that was not given follows the coroutines only where
@@ -69,6 +71,7 @@ def make_job(
     retry: Retry | None = None,
     max_takeovers: int = MAX_TAKEOVERS,
     commit_timeout: float = COMMIT_TIMEOUT,
+    cancel_superseded: bool = False,
 ) -> Job:
     """Check and bind a handler. Opens no connection. Raises RegistrationError."""
     if not queue or any(c.isspace() for c in queue):
@@ -89,6 +92,11 @@ def make_job(
         raise RegistrationError(f"job {queue!r}: {handler!r} is not a function.")
     call = getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+    if cancel_superseded and not is_async:
+        raise RegistrationError(
+            f"job {queue!r}: cancel_superseded is set, but {name_of(handler)} is a plain function, and "
+            "a thread cannot be cancelled. Read message.superseded in it, or make it async."
+        )
     chosen = (groups,) if isinstance(groups, str) else tuple(groups)
     return Job(
         queue,
@@ -101,4 +109,5 @@ def make_job(
         retry,
         max_takeovers,
         commit_timeout,
+        cancel_superseded,
     )

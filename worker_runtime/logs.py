@@ -7,6 +7,7 @@ that went well.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -21,6 +22,9 @@ from worker_runtime.brokers.base import Delivery
 current_delivery: ContextVar[Delivery | None] = ContextVar("current_delivery", default=None)
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+#: Characters of a traceback that are kept. The text of an exception is part of it, and may be megabytes.
+LONGEST_TRACEBACK = 20_000
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -33,6 +37,22 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
         fields["message_id"] = delivery.pid
     fields.update((key, value) for key, value in vars(record).items() if key not in _STANDARD)
     return fields
+
+
+def _capped(text: str) -> str:
+    """Both ends: the one says where, the other what."""
+    left_out = len(text) - LONGEST_TRACEBACK
+    if left_out <= 0:
+        return text
+    half = LONGEST_TRACEBACK // 2
+    return f"{text[:half]}\n... {left_out} characters are left out ...\n{text[-half:]}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"(a {type(value).__name__} whose text cannot be read)"
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,8 +71,11 @@ class JsonFormatter(logging.Formatter):
             **_about(record),
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+            line["error"] = _capped(self.formatException(record.exc_info))
+        try:
+            return msgspec.json.encode(line, enc_hook=_shown).decode()
+        except (UnicodeEncodeError, TypeError):  # a lone surrogate: the slower one escapes it
+            return json.dumps(line, default=_shown, skipkeys=True)
 
 
 class TextFormatter(logging.Formatter):
@@ -67,7 +90,7 @@ class TextFormatter(logging.Formatter):
         if about:
             line += f"  [{about}]"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + _capped(self.formatException(record.exc_info))
         return line
 
 

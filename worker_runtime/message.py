@@ -25,10 +25,19 @@ class Message:
     attempts: int
     #: The payload's JSON, byte for byte.
     payload: bytes
+    _delivery: Delivery | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, delivery: Delivery) -> Message:
-        return cls(delivery.pid, delivery.queue, delivery.timestamp, delivery.attempts, delivery.payload)
+        return cls(
+            delivery.pid, delivery.queue, delivery.timestamp, delivery.attempts, delivery.payload, delivery
+        )
+
+    @property
+    def superseded(self) -> bool:
+        """Whether this worker has learned that another one has taken the message over: what is done from
+        then on is done twice, and the settlement will be refused. From any thread."""
+        return self._delivery is not None and self._delivery.superseded
 
     def json(self) -> Any:
         """Parse the payload. Raises msgspec.DecodeError when it is not JSON."""

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from worker_runtime import exits, logs
@@ -27,18 +28,21 @@ from worker_runtime.brokers.base import (
     BrokerError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    Delivery,
     UnsafePlacementError,
     WorkerIdentity,
 )
 from worker_runtime.channel import HELD_BACK, WorkerConfig, WorkerEnd
+from worker_runtime.execution import describe
 from worker_runtime.hooks import HookKind
 from worker_runtime.job import Job
+from worker_runtime.keeping import keep_going
 from worker_runtime.loading import AppImportError, load_app
 from worker_runtime.pausing import pause
 from worker_runtime.renewal import Heartbeat, Renewal
 from worker_runtime.settings import SettingsError
 from worker_runtime.state import QueueState
-from worker_runtime.worker import LONGEST_BACKOFF, Worker
+from worker_runtime.worker import LONGEST_BACKOFF, Worker, named
 
 log = logging.getLogger("queueworker.process")
 
@@ -73,12 +77,16 @@ class WorkerProcess:
         self._deadline: asyncio.TimerHandle | None = None
         #: Monotonic time by which this process has to be gone.
         self._gone_by = 0.0
+        #: Why a loop of the runtime was given up; the process ends and another takes its place.
+        self._fault = ""
 
     def run(self) -> int:
         """Work until asked to stop. Returns the exit code, or ends the process at once when forced."""
         self._background.start()
         serving = self._background.keep(
-            self._end.serve(self._report, self._stop, self._force), "the line to the supervisor"
+            lambda: self._end.serve(self._report, self._stop, self._force),
+            "the line to the supervisor",
+            self._give_up,
         )
         self._loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
@@ -87,24 +95,37 @@ class WorkerProcess:
             code = self._loop.run_until_complete(self._main(app))
         except FatalError as error:
             log.error("%s", error)
-            self._background.submit(self._end.fatal(error.code, str(error))).result(5)
-            code = error.code
+            code, why = error.code, str(error)
+            self._say_last(lambda: self._end.fatal(code, why))
         except Exception as error:
-            log.error("the worker process failed: %s: %s", type(error).__name__, error, exc_info=error)
+            log.error("the worker process failed: %s", describe(error), exc_info=error)
             code = exits.FAULT
-        try:
-            last = self._report() | {"exit": code}
-            self._background.submit(self._end.last_report(last)).result(5)
-        except TimeoutError:
-            pass  # the supervisor does not read any more
+        if self._fault and code in (exits.STOPPED, exits.LEFT_WORK):
+            code = exits.FAULT
+        self._say_last(lambda: self._end.last_report(self._report() | {"exit": code}))
         serving.cancel()
         self._background.stop()
         return code
+
+    def _say_last(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Tell the supervisor, if it can be told: the exit code says it, too."""
+        try:
+            self._background.submit(make()).result(5)
+        except TimeoutError:
+            pass  # the supervisor does not read any more
+        except Exception as error:
+            log.error("the supervisor cannot be told how this process ends: %s", describe(error))
 
     # -- asked from outside, on the background thread ------------------------------------------------
 
     def _on_sigterm(self) -> None:
         self._background.loop.call_soon_threadsafe(self._stop, None)
+
+    def _give_up(self, why: str) -> None:
+        """A loop of the runtime cannot go on: end in order, rather than to look alive and do nothing."""
+        log.error("%s; this worker process ends", why)
+        self._fault = why
+        self._stop(None)
 
     def _stop(self, seconds: float | None) -> None:
         """Begin a graceful stop, once. Its deadline holds even if the main loop never turns again."""
@@ -124,18 +145,26 @@ class WorkerProcess:
         deferred = sum(len(state.deferred) for state in self._states)
         log.error(
             "the deadline of %.1f s passed with %d messages outstanding, left to be recovered; running: %s; "
-            "handled and not confirmed by the job: %d",
+            "handled and not confirmed by the job: %d; ids: %s",
             allowed,
             held,
             ", ".join(running) or "none",
             deferred,
+            self._held_ids(),
         )
-        self._leave(exits.LEFT_WORK)
+        self._leave(exits.FAULT if self._fault else exits.LEFT_WORK)
 
     def _force(self) -> None:
         held = sum(len(state.outstanding) for state in self._states)
-        log.error("forced to end at once with %d messages outstanding, left to be recovered", held)
+        log.error(
+            "forced to end at once with %d messages outstanding, left to be recovered; ids: %s",
+            held,
+            self._held_ids(),
+        )
         self._leave(exits.FORCED)
+
+    def _held_ids(self) -> str:
+        return named([delivery.pid for state in self._states for delivery in state.held()])
 
     def seconds_left(self) -> float:
         """Until the deadline of the stop."""
@@ -176,9 +205,12 @@ class WorkerProcess:
             raise FatalError(exits.FAULT, str(error)) from error
 
     async def _main(self, app: App) -> int:
-        tick = asyncio.create_task(self._heartbeat.tick(), name="heartbeat")
+        tick = asyncio.create_task(
+            keep_going(self._heartbeat.tick, "the beat of the event loop", self._give_up_from_here),
+            name="heartbeat",
+        )
         await asyncio.sleep(0)
-        self._background.keep(self._heartbeat.watch(), "the watch over the event loop")
+        self._background.keep(self._heartbeat.watch, "the watch over the event loop", self._give_up)
         try:
             app.apply(self._settings, self._config.given)
             jobs = app.selected_jobs(self._settings)
@@ -197,14 +229,16 @@ class WorkerProcess:
         finally:
             tick.cancel()
 
+    def _give_up_from_here(self, why: str) -> None:
+        self._background.loop.call_soon_threadsafe(self._give_up, why)
+
     async def _reach(self, broker: Broker, jobs: list[Job]) -> bool:
         """Wait for the broker; False when a stop came first. A refusal is fatal, an absence is not: a worker
         that starts during an outage must not need a restart after it."""
         attempt = 0
         while not self._stop_asked.is_set():
             try:
-                for job in jobs:
-                    await broker.check(job.queue)
+                await self._check(broker, jobs)
             except BrokerUnavailableError as error:
                 attempt += 1
                 if self._starting_problem != str(error):
@@ -215,8 +249,25 @@ class WorkerProcess:
                 raise FatalError(exits.BROKER, str(error)) from error
             else:
                 self._starting_problem = ""
-                return True
+                return not self._stop_asked.is_set()
         return False
+
+    async def _check(self, broker: Broker, jobs: list[Job]) -> None:
+        """Raises what the broker's checks raise. A stop ends it early: an answer may be long in coming."""
+
+        async def check_all() -> None:
+            for job in jobs:
+                await broker.check(job.queue)
+
+        checking, stop = asyncio.ensure_future(check_all()), asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait((checking, stop), return_when=asyncio.FIRST_COMPLETED)
+            if checking.done():
+                checking.result()
+        finally:
+            for task in (checking, stop):
+                task.cancel()
+            await asyncio.gather(checking, stop, return_exceptions=True)
 
     async def _consume(self, app: App, jobs: list[Job], broker: Broker) -> int:
         groups = {group for job in jobs for group in job.groups}
@@ -230,11 +281,18 @@ class WorkerProcess:
                     raise FatalError(
                         exits.FAULT, f"The start hook {hook.name} raised {type(error).__name__}: {error}"
                     ) from error
-        consumers, renewals, workers = [], [], []
+        consumers, renewals = [], []
+        workers: list[Worker] = []
         for job in jobs:
             state = QueueState(job.queue, job.name, job.coroutines, job.prefetch, app.timing.expiry)
             consumer = broker.consumer(job.queue, self.identity)
-            renewal = await self._background.call(self._renewal(app, broker, state, job))
+
+            def on_lost(lost: list[Delivery], index: int = len(workers)) -> None:
+                self._loop.call_soon_threadsafe(lambda: workers[index].superseded(lost))
+
+            renewer = broker.renewer(state.queue, self.identity, max_takeovers=job.max_takeovers)
+            renewal = Renewal(state, renewer, app.timing, self._give_up, on_lost)
+            await self._background.call(renewal.start())
 
             async def verify(renewal: Renewal = renewal) -> bool:
                 return await self._background.call(renewal.verify())
@@ -271,12 +329,6 @@ class WorkerProcess:
             await consumer.close()
         log.info("stopped")
         return code
-
-    async def _renewal(self, app: App, broker: Broker, state: QueueState, job: Job) -> Renewal:
-        renewer = broker.renewer(state.queue, self.identity, max_takeovers=job.max_takeovers)
-        renewal = Renewal(state, renewer, app.timing)
-        await renewal.start()
-        return renewal
 
     async def _work(self, workers: list[Worker]) -> int:
         """Run all until a stop or a fault of the runtime; then drain. Returns the exit code."""

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from worker_runtime.brokers.base import BrokerError, Renewer, Timing
+from worker_runtime.brokers.base import BrokerError, Delivery, Renewer, Timing
+from worker_runtime.keeping import keep_going
 from worker_runtime.state import QueueState
 
 #: Seconds without a turn of the main loop that count as a stall.
@@ -33,21 +34,39 @@ log = logging.getLogger("queueworker.renewal")
 
 
 class Renewal:
-    """One queue's renewer. Make it and use it on the background loop."""
+    """One queue's renewer. Make it and use it on the background loop.
 
-    def __init__(self, state: QueueState, renewer: Renewer, timing: Timing) -> None:
+    A broker's fault is expected: it is said in one line and its loop goes on. Anything else is a fault of the
+    runtime, which a loop survives a few times; then `give_up` is called with the reason. `on_lost` gets the
+    deliveries whose handlers run although another worker has taken them over; both on the background loop.
+    """
+
+    def __init__(
+        self,
+        state: QueueState,
+        renewer: Renewer,
+        timing: Timing,
+        give_up: Callable[[str], None],
+        on_lost: Callable[[list[Delivery]], None],
+    ) -> None:
         self._state = state
         self._renewer = renewer
         self._timing = timing
+        self._give_up = give_up
+        self._on_lost = on_lost
         self._tasks: list[asyncio.Task[None]] = []
         self._extra = {"queue": state.queue}
 
     async def start(self) -> None:
+        loops = {
+            "renewal": self._renew_loop,
+            "recovery": self._recover_loop,
+            "announcing this worker": self._announce_loop,
+            "promotion of delayed retries": self._promote_loop,
+        }
         self._tasks = [
-            asyncio.create_task(self._renew_loop(), name=f"renew {self._state.queue}"),
-            asyncio.create_task(self._recover_loop(), name=f"recover {self._state.queue}"),
-            asyncio.create_task(self._announce_loop(), name=f"announce {self._state.queue}"),
-            asyncio.create_task(self._promote_loop(), name=f"promote {self._state.queue}"),
+            asyncio.create_task(keep_going(loop, f"{name} of {self._state.queue}", self._give_up))
+            for name, loop in loops.items()
         ]
 
     async def stop(self) -> None:
@@ -77,9 +96,26 @@ class Renewal:
         gone = await self._renewer.extend(held) if held else ()
         for delivery in gone:
             state.lost[id(delivery)] = delivery
+        if gone:
+            self._tell_the_running(gone)
         for key in [key for key in list(state.lost) if key not in state.outstanding]:
             state.lost.pop(key, None)
         state.confirmed_at = max(state.confirmed_at, started)
+
+    def _tell_the_running(self, gone: Collection[Delivery]) -> None:
+        """Their handlers work on what another worker may be doing, too."""
+        ours = {id(delivery) for delivery in gone}
+        running = [one for one in self._state.running_now() if id(one) in ours and not one.superseded]
+        for delivery in gone:
+            delivery.superseded = True
+        for delivery in running:
+            log.warning(
+                "another worker has taken over what %s still works on; its settlement will be refused",
+                self._state.job_name,
+                extra={**self._extra, "message_id": delivery.pid},
+            )
+        if running:
+            self._on_lost(running)
 
     async def _renew_loop(self) -> None:
         period = self._timing.renewal_period
@@ -87,7 +123,7 @@ class Renewal:
         while True:
             try:
                 await self._extend()
-            except Exception as error:
+            except BrokerError as error:
                 failures += 1
                 if failures == 1:
                     failing_since = self._state.clock()
@@ -100,11 +136,8 @@ class Renewal:
                 failures = 0
             await asyncio.sleep(period)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        """A broker's fault is expected and said in one line; anything else is a bug and shown whole. Neither
-        may end the loop: without renewal all work would be taken over."""
-        unexpected = None if isinstance(error, BrokerError) else error
-        log.warning("%s fails: %s", what, error, exc_info=unexpected, extra=self._extra)
+    def _tell(self, what: str, error: BrokerError) -> None:
+        log.warning("%s fails: %s", what, error, extra=self._extra)
 
     async def _recover_loop(self) -> None:
         period = self._timing.renewal_period
@@ -114,7 +147,7 @@ class Renewal:
                 # Ours first: after an outage they may have expired although this process lives.
                 await self._extend()
                 recovered = await self._renewer.recover()
-            except Exception as error:
+            except BrokerError as error:
                 if not failing:
                     failing = True
                     self._tell("recovery", error)
@@ -148,7 +181,7 @@ class Renewal:
             if news != told or state.clock() >= due:
                 try:
                     await self._renewer.announce(presence)
-                except Exception as error:
+                except BrokerError as error:
                     if not failing:
                         failing = True
                         self._tell("announcing this worker", error)
@@ -166,7 +199,7 @@ class Renewal:
             pause = PROMOTION * random.uniform(0.7, 1.0)
             try:
                 promoted = await self._renewer.promote()
-            except Exception as error:
+            except BrokerError as error:
                 if not failing:
                     failing = True
                     self._tell("promotion of delayed retries", error)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,6 +28,7 @@ from worker_runtime.deferred import Commit, CommitTimeoutError, Deferrals
 from worker_runtime.execution import Execution, Failure, describe
 from worker_runtime.hooks import Hook, HookKind
 from worker_runtime.job import Job
+from worker_runtime.keeping import BORNE
 from worker_runtime.logs import current_delivery
 from worker_runtime.message import Context, Message
 from worker_runtime.pausing import pause
@@ -42,6 +43,8 @@ LONGEST_BACKOFF = 5.0
 LARGEST_RECEIVE = 1_000
 #: A handler that never waits gives the loop a turn after this long, in seconds.
 TURN = 0.002
+#: Ids that one log line names at most.
+NAMED = 100
 
 log = logging.getLogger("queueworker.worker")
 
@@ -87,22 +90,26 @@ class Worker:
         self._halted = False
         self._extra = {"queue": job.queue}
         self._receiver: asyncio.Task[None] | None = None
+        self._handlers: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
+        #: Pids of settlements whose outcome is unknown, until they are told.
+        self._unknown: list[str] = []
 
     async def run(self) -> None:
         """Work until `stop` was called and nothing is outstanding. Raises only for a fault of the runtime
         itself; what was outstanding then stays with the broker and is recoverable."""
         self.state.phase = "receiving"
         self._receiver = asyncio.create_task(self._receive_loop(), name=f"receive {self.job.queue}")
+        self._handlers = [
+            asyncio.create_task(self._handle_loop(slot), name=f"handler {slot} {self.job.queue}")
+            for slot in range(self.job.coroutines)
+        ]
         self._tasks = [
             self._receiver,
             asyncio.create_task(self._settle_loop(), name=f"settle {self.job.queue}"),
             asyncio.create_task(self._confirm_loop(), name=f"confirm {self.job.queue}"),
             asyncio.create_task(self._deferred_loop(), name=f"deferred {self.job.queue}"),
-            *(
-                asyncio.create_task(self._handle_loop(slot), name=f"handler {slot} {self.job.queue}")
-                for slot in range(self.job.coroutines)
-            ),
+            *self._handlers,
         ]
         drain = asyncio.create_task(self._drain(), name=f"drain {self.job.queue}")
         everything = [drain, *self._tasks]
@@ -129,6 +136,15 @@ class Worker:
         self._stop_asked.set()
         self._room.set()
         self._consumer.interrupt()
+
+    def superseded(self, deliveries: Sequence[Delivery]) -> None:
+        """Another worker has these. Cancels the handlers that run them, where the job wants that."""
+        if not self.job.cancel_superseded:
+            return
+        lost = {id(delivery) for delivery in deliveries}
+        for handler, delivery in zip(self._handlers, self.state.current, strict=True):
+            if delivery is not None and id(delivery) in lost:
+                handler.cancel()
 
     async def _drain(self) -> None:
         await self._stop_asked.wait()
@@ -157,7 +173,7 @@ class Worker:
     async def _receive_loop(self) -> None:
         state, clock = self.state, self.state.clock
         late = state.trust_window / 2
-        failures, lost_at, refused = 0, 0.0, False
+        failures, faults, lost_at, refused = 0, 0, 0.0, False
         while not self._stop_asked.is_set():
             # Success hooks that lag behind hold receiving back, so that they cannot pile up without bound.
             limit = min(state.prefetch - max(len(state.outstanding), len(self._confirmed)), LARGEST_RECEIVE)
@@ -168,21 +184,27 @@ class Worker:
             started = clock()
             try:
                 received = await self._consumer.receive(limit)
-            except BrokerError as error:
+            except Exception as error:
                 failures += 1
                 if failures == 1:
                     lost_at = started
+                if not isinstance(error, BrokerError):
+                    # A fault of the runtime or of a broker that breaks its promise.
+                    faults += 1
+                    if faults > BORNE:
+                        raise
+                    log.error("receiving failed: %s", describe(error), exc_info=error, extra=self._extra)
                 # One outage has many texts on its way; what a person has to mend is news.
-                if failures == 1 or refused != isinstance(error, BrokerRefusedError):
+                elif failures == 1 or refused != isinstance(error, BrokerRefusedError):
                     refused = isinstance(error, BrokerRefusedError)
                     log.warning("broker lost: %s", error, extra=self._extra)
-                state.broker_problem = str(error)
+                state.broker_problem = describe(error) if not isinstance(error, BrokerError) else str(error)
                 backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
                 await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
                 continue
             if failures:
                 log.info("broker back after %.1f s", clock() - lost_at, extra=self._extra)
-                failures, state.broker_problem = 0, ""
+                failures, faults, state.broker_problem = 0, 0, ""
             if received.poisoned:
                 state.poisoned += received.poisoned
                 log.warning(
@@ -262,6 +284,10 @@ class Worker:
                 buffer.append(Settlement(delivery, commit))
                 self._to_settle.set()
             elif isinstance(result, Failure):
+                if result.superseded:
+                    self.state.superseded += 1
+                    self._forget(delivery)
+                    continue
                 if context is not None and context.commit is not None:
                     self._deferrals.give_up(context.commit)
                 self._reject(delivery, result)
@@ -328,6 +354,7 @@ class Worker:
 
     async def _settle_loop(self) -> None:
         state, buffer = self.state, self._buffer
+        faults = 0
         while True:
             if not buffer:
                 self._to_settle.clear()
@@ -341,7 +368,12 @@ class Worker:
                 await self._consumer.settle(batch, self._on_result)
             except Exception as error:
                 # A consumer must not raise; if one does, nothing is known of what it did not answer.
-                log.error("settlement failed: %s", error, exc_info=error, extra=self._extra)
+                faults += 1
+                if faults > BORNE:
+                    raise
+                log.error("settlement failed: %s", describe(error), exc_info=error, extra=self._extra)
+            else:
+                faults = 0
             for settlement in batch if self._settling else ():
                 if id(settlement.delivery) in state.outstanding:
                     self._on_result(settlement, Outcome.UNKNOWN, "the broker gave no answer")
@@ -357,10 +389,12 @@ class Worker:
         if unknown:
             log.warning(
                 "the broker's answer was lost for %d settlements; they count as unknown and are not sent "
-                "again. If one was not applied, its message is recovered when its ownership expires.",
+                "again. If one was not applied, its message is recovered when its ownership expires. Ids: %s",
                 unknown,
+                named(self._unknown),
                 extra=self._extra,
             )
+            self._unknown.clear()
         if superseded or missing:
             log.warning(
                 "%d settlements came too late: another worker had taken the message over (%d) or it was "
@@ -398,6 +432,7 @@ class Worker:
             state.missing += 1
         else:
             state.unknown += 1
+            self._unknown.append(delivery.pid)
         self._room.set()
         self._progress.set()
 
@@ -416,3 +451,9 @@ class Worker:
             self._confirmed.popleft()
             self._room.set()
             self._progress.set()
+
+
+def named(pids: Collection[str]) -> str:
+    """Ids for a log line, not more than a person reads."""
+    some = ", ".join(list(pids)[:NAMED])
+    return f"{some} and {len(pids) - NAMED} more" if len(pids) > NAMED else some or "none"

@@ -185,7 +185,21 @@ async def test_a_settlement_that_was_not_sent_waits_for_the_server(
     assert await settling == [Outcome.COMMITTED] * 4
 
 
-async def test_unreachable_for_the_whole_command_time_is_unknown(
+async def test_what_was_not_sent_is_settled_after_an_outage_of_several_command_times(
+    redis_appendonly: EmbeddedRedis, make_site: Callable[..., Site]
+) -> None:
+    site = make_site(redis_appendonly.url, redis.Redis(port=redis_appendonly.port), "ns")
+    await site.publish(*PAYLOADS)
+    consumer = site.consumer(timing=dataclasses.replace(CALM, command_timeout=0.2))
+    deliveries = (await receive(consumer)).deliveries
+    redis_appendonly.kill()
+    settling = asyncio.ensure_future(settle(consumer, deliveries, Action.COMMIT))
+    assert not (await asyncio.wait((settling,), timeout=1.0))[0], "it is not given up while it may succeed"
+    redis_appendonly.restart()
+    assert set(await settling) == {Outcome.COMMITTED}
+
+
+async def test_unreachable_for_the_whole_command_time_of_a_stop_is_unknown(
     redis_appendonly: EmbeddedRedis, make_site: Callable[..., Site]
 ) -> None:
     site = make_site(redis_appendonly.url, redis.Redis(port=redis_appendonly.port), "ns")
@@ -193,6 +207,7 @@ async def test_unreachable_for_the_whole_command_time_is_unknown(
     consumer = site.consumer(timing=dataclasses.replace(CALM, command_timeout=2))
     deliveries = (await receive(consumer)).deliveries
     redis_appendonly.kill()
+    consumer.interrupt()
     assert await settle(consumer, deliveries, Action.COMMIT) == [Outcome.UNKNOWN] * 4
     redis_appendonly.restart()
     assert (await site.read()).owned == 4

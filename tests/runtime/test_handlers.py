@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.runtime.conftest import Bench
@@ -203,3 +204,53 @@ def test_a_handler_that_blocks_the_loop_keeps_its_message(bench: Bench) -> None:
     assert second.status()["queues"]["q"]["received"] == 0
     assert first.stop() == 0
     assert second.stop() == 0
+
+
+def test_a_failure_that_can_hardly_be_told_is_told_and_settled(bench: Bench) -> None:
+    """Texts that no encoding holds, that are megabytes long, or that raise when they are read; their
+    neighbours in the same settlement are not concerned."""
+    worker = bench.run(
+        """
+        import logging
+        from worker_runtime import App, Retry
+        app = App.from_env()
+
+        class Mute(Exception):
+            def __str__(self): raise RuntimeError("no text")
+
+        class Exits(Exception):
+            def __str__(self): raise SystemExit(3)
+
+        @app.on_error
+        def hook(error: Exception) -> None:
+            logging.getLogger("mine").warning("\\udcff of %r", type(error))
+            raise error
+
+        @app.job("q", coroutines=10, prefetch=20, retry=Retry(max_attempts=1))
+        async def failing(payload: str) -> None:
+            if payload == "surrogate": raise ValueError("half a \\ud800 pair")
+            if payload == "nul": raise ValueError("a\\x00b\\x1b[31m")
+            if payload == "long": raise ValueError("x" * 5_000_000)
+            if payload == "mute": raise Mute
+            if payload == "exits": raise Exits
+        """
+    )
+    kinds = ["surrogate", "nul", "long", "mute", "exits"]
+    pids = bench.publish("q", *[f'"{kind}"' for kind in [*kinds, "fine", "fine"]])
+    wait_until(lambda: bench.succeeded() == 2 and bench.count("dead") == 5, "all outcomes")
+    worker.wait_for_counts(committed=2, rejected=5, unknown=0, superseded=0, unconfirmed=0)
+    assert sorted(bench.client.lrange(bench.key("dead"), 0, -1)) == sorted(pids[:5])
+    texts = [bench.client.get(bench.key("reason") + f".{pid}") for pid in pids[:5]]
+    details = dict(zip(kinds, [json.loads(text)["detail"] for text in texts], strict=True))
+    assert details["surrogate"] == r"ValueError: half a \ud800 pair"
+    assert details["nul"] == r"ValueError: a\x00b\x1b[31m"
+    assert details["long"].startswith("ValueError: xxx")
+    assert len(details["long"]) <= 500
+    assert details["mute"] == "Mute: (its text could not be read)"
+    assert details["exits"] == "Exits: (its text could not be read)"
+    for kind in kinds:
+        assert worker.wait_for(f"handler failed: {details[kind]}")["level"] == "error"
+    assert len(worker.wait_for("handler failed: ValueError: xxx")["error"]) < 30_000
+    assert len(worker.said("\udcff of", message_id=pids[0])) == 1
+    assert worker.stop() == 0
+    assert not worker.said("Logging error")

@@ -147,6 +147,8 @@ class Delivery(msgspec.Struct, gc=False):
     attempts: int
     #: Opaque to everybody but the broker that made it.
     receipt: Any
+    #: Set by the worker when it learns that another one has taken the message over.
+    superseded: bool = False
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -199,7 +201,8 @@ class Consumer(Protocol):
 
     async def settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
         """Settle many deliveries, each on its own merits. Never raises for a broker's fault: what could not
-        be learned is `Outcome.UNKNOWN`. Releases of one call come back in the given order."""
+        be learned is `Outcome.UNKNOWN`. Releases of one call come back in the given order. Waits for a broker
+        that is away, as long as nothing was sent; after `interrupt` for `Timing.command_timeout` at most."""
         ...
 
     async def close(self) -> None:

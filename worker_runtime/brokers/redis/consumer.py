@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from worker_runtime.brokers.base import (
     Action,
@@ -30,6 +31,7 @@ from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.poison import encode_why
 from worker_runtime.brokers.redis.reasons import encode_reason
 from worker_runtime.brokers.redis.reservation import Reservation
+from worker_runtime.brokers.redis.scripts import Call
 from worker_runtime.brokers.redis.wire import LostReplyError
 from worker_runtime.envelope import retry_envelope
 
@@ -240,9 +242,7 @@ class RedisConsumer:
             () if actions.count("c") == len(actions) else self._extras(settlements),
         )
         try:
-            verdicts: bytes = await self._commands.run(
-                call, "settle deliveries", patience=self._timing.command_timeout
-            )
+            verdicts: bytes = await self._run_settle(call)
         except LostReplyError as error:
             for one in settlements:
                 on_result(one, Outcome.UNKNOWN, str(error))
@@ -254,6 +254,17 @@ class RedisConsumer:
         for one, letter in zip(settlements, verdicts, strict=True):
             outcome, text = _VERDICTS[letter]
             on_result(one, outcome, text)
+
+    async def _run_settle(self, call: Call) -> Any:
+        """Wait an outage out, as long as nothing was sent: what was finished in it can be committed."""
+        while True:
+            try:
+                return await self._commands.run(
+                    call, "settle deliveries", patience=self._timing.command_timeout
+                )
+            except BrokerUnavailableError as error:
+                if isinstance(error, LostReplyError) or self._interrupted:
+                    raise
 
     def _extras(self, settlements: Sequence[Settlement]) -> list[str | bytes | int]:
         """What the settle transition wants to know of rejections, in their order."""

@@ -21,7 +21,8 @@ class Reason(msgspec.Struct):
 
 def encode_reason(why: str, detail: str, identity: WorkerIdentity | None = None) -> bytes:
     """Without its time, which the server adds."""
-    fields = {"why": why, "detail": detail}
+    # Whatever a job printed: a reason that cannot be written must not keep its message from being settled.
+    fields = {"why": why, "detail": detail.encode("utf-8", "backslashreplace").decode()}
     if identity is not None:
         fields |= {"revision": identity.revision, "worker": identity.worker}
     return msgspec.json.encode(fields)
