@@ -109,8 +109,17 @@ class Supervisor:
         backoff = FIRST_BACKOFF
         while not self._stopping.is_set():
             config = WorkerConfig(self._target, index, self._settings, self._given)
-            async with self._spawning:
-                child = await Child.start(config, lambda report: self._fleet.reported(index, report))
+            try:
+                async with self._spawning:
+                    child = await Child.start(config, lambda report: self._fleet.reported(index, report))
+            except OSError as error:
+                # No memory, no process or no file to be had: the others work on meanwhile.
+                log.error(
+                    "worker process %d cannot be started (%s); tries again in %.1f s", index, error, backoff
+                )
+                await pause(backoff, self._stopping)
+                backoff = min(LONGEST_BACKOFF, backoff * 2)
+                continue
             born = time.monotonic()
             self._children[index] = child
             self._fleet.started(index, child.pid)

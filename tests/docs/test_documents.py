@@ -75,6 +75,20 @@ def test_each_link_to_a_file_leads_somewhere(document: Path) -> None:
             )
 
 
+def test_each_test_that_a_document_names_is_there() -> None:
+    named = [
+        (document.name, *match)
+        for document in DOCUMENTS
+        for match in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text())
+    ]
+    assert len(named) > 30
+    for document, file, test in named:
+        source = (ROOT / file).read_text() if (ROOT / file).is_file() else ""
+        assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE), (
+            f"{document} names {file}::{test}, which is not there"
+        )
+
+
 @pytest.mark.parametrize(("document", "body"), blocks("yaml"))
 def test_yaml_is_accepted(document: Path, body: str) -> None:
     crd = yaml.safe_load((ROOT / "crds" / "queueworkers.yaml").read_text())

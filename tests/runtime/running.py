@@ -71,15 +71,25 @@ def queueworker(*arguments: str, env: dict[str, str], text: str = "") -> subproc
 class RunningWorker:
     """`queueworker run jobs:app` in its own process group, with the app's source in `directory`."""
 
-    def __init__(self, directory: Path, source: str, env: dict[str, str], *flags: str, admin: bool = True):
+    def __init__(
+        self,
+        directory: Path,
+        source: str,
+        env: dict[str, str],
+        *flags: str,
+        admin: bool = True,
+        python: str = sys.executable,
+    ):
         (directory / "jobs.py").write_text(textwrap.dedent(source))
         self.directory = directory
         self.port = free_port() if admin else 0
+        # A link to Python outside of the virtual environment does not know its packages.
+        extra = [] if python == sys.executable else [path for path in sys.path if "site-packages" in path]
         port = ["--admin-port", str(self.port), "--admin-host", "127.0.0.1"] if admin else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "worker_runtime.cli.main", "run", "jobs:app", *port, *flags],
+            [python, "-m", "worker_runtime.cli.main", "run", "jobs:app", *port, *flags],
             cwd=directory,
-            env=env | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            env=env | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *extra])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

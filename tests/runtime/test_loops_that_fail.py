@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,3 +150,26 @@ async def test_a_process_that_cannot_be_heard_any_more_is_ended(
     given = ("broker_url", "namespace")
     child = await Child.start(WorkerConfig("jobs:app", 0, settings, given), Reports())
     assert await asyncio.wait_for(child.wait(), 120) in (0, -15)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(bench: Bench) -> None:
+    """Here its program is not there for a while; a machine without memory says the same."""
+    python = bench.directory / "python"
+    python.symlink_to(Path(sys.executable).resolve())
+    bench.publish("q", "0", "0")
+    env = bench.env | {"PLACES": "", "FAILS": "once"}
+    worker = RunningWorker(bench.directory, SOURCE, env, "--processes", "2", python=str(python))
+    bench.workers.append(worker)
+    worker.consuming()
+    wait_until(lambda: bench.succeeded() == 2, "commits")
+    python.unlink()
+    first, second = (process["pid"] for process in worker.status()["processes"])
+    os.kill(first, signal.SIGKILL)
+    worker.wait_for("worker process 0 cannot be started")
+    bench.publish("q", "0")
+    wait_until(lambda: bench.succeeded() == 3, "the work of the other")
+    assert worker.get("/readyz")[0] == 503
+    python.symlink_to(Path(sys.executable).resolve())
+    worker.consuming()
+    assert worker.status()["processes"][1]["pid"] == second
+    assert worker.stop() == 0
