@@ -42,7 +42,8 @@ from worker_runtime.pausing import pause
 from worker_runtime.renewal import Heartbeat, Renewal
 from worker_runtime.settings import SettingsError
 from worker_runtime.state import QueueState
-from worker_runtime.worker import LONGEST_BACKOFF, Worker, named
+from worker_runtime.surprises import named
+from worker_runtime.worker import LONGEST_BACKOFF, Worker
 
 log = logging.getLogger("queueworker.process")
 

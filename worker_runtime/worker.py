@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,6 +34,7 @@ from worker_runtime.message import Context, Message
 from worker_runtime.pausing import pause
 from worker_runtime.rejection import rejection
 from worker_runtime.state import QueueState
+from worker_runtime.surprises import Surprises
 
 #: Seconds between two questions whether a fence is still there.
 FENCE_PAUSE = 1.0
@@ -43,8 +44,6 @@ LONGEST_BACKOFF = 5.0
 LARGEST_RECEIVE = 1_000
 #: A handler that never waits gives the loop a turn after this long, in seconds.
 TURN = 0.002
-#: Ids that one log line names at most.
-NAMED = 100
 
 log = logging.getLogger("queueworker.worker")
 
@@ -92,8 +91,7 @@ class Worker:
         self._receiver: asyncio.Task[None] | None = None
         self._handlers: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        #: Pids of settlements whose outcome is unknown, until they are told.
-        self._unknown: list[str] = []
+        self._surprises = Surprises(job.queue)
 
     async def run(self) -> None:
         """Work until `stop` was called and nothing is outstanding. Raises only for a fault of the runtime
@@ -362,7 +360,6 @@ class Worker:
                 continue
             batch = buffer[:]
             buffer.clear()
-            before = (state.unknown, state.superseded, state.missing)
             self._settling = len(batch)
             try:
                 await self._consumer.settle(batch, self._on_result)
@@ -378,32 +375,7 @@ class Worker:
                 if id(settlement.delivery) in state.outstanding:
                     self._on_result(settlement, Outcome.UNKNOWN, "the broker gave no answer")
             self._settling = 0
-            self._tell_surprises(before)
-
-    def _tell_surprises(self, before: tuple[int, int, int]) -> None:
-        state = self.state
-        after = (state.unknown, state.superseded, state.missing)
-        if after == before:
-            return
-        unknown, superseded, missing = (now - then for now, then in zip(after, before, strict=True))
-        if unknown:
-            log.warning(
-                "the broker's answer was lost for %d settlements; they count as unknown and are not sent "
-                "again. If one was not applied, its message is recovered when its ownership expires. Ids: %s",
-                unknown,
-                named(self._unknown),
-                extra=self._extra,
-            )
-            self._unknown.clear()
-        if superseded or missing:
-            log.warning(
-                "%d settlements came too late: another worker had taken the message over (%d) or it was "
-                "settled before (%d)",
-                superseded + missing,
-                superseded,
-                missing,
-                extra=self._extra,
-            )
+            self._surprises.tell()
 
     def _on_result(self, settlement: Settlement, outcome: Outcome, text: str) -> None:
         state, delivery = self.state, settlement.delivery
@@ -428,11 +400,13 @@ class Worker:
             state.released += 1
         elif outcome is Outcome.SUPERSEDED:
             state.superseded += 1
+            self._surprises.note(outcome, delivery.pid)
         elif outcome is Outcome.MISSING:
             state.missing += 1
+            self._surprises.note(outcome, delivery.pid)
         else:
             state.unknown += 1
-            self._unknown.append(delivery.pid)
+            self._surprises.note(outcome, delivery.pid)
         self._room.set()
         self._progress.set()
 
@@ -451,9 +425,3 @@ class Worker:
             self._confirmed.popleft()
             self._room.set()
             self._progress.set()
-
-
-def named(pids: Collection[str]) -> str:
-    """Ids for a log line, not more than a person reads."""
-    some = ", ".join(list(pids)[:NAMED])
-    return f"{some} and {len(pids) - NAMED} more" if len(pids) > NAMED else some or "none"

@@ -101,21 +101,21 @@ def test_every_connection_is_cut_again_and_again(bench: Bench) -> None:
 def test_a_stop_after_the_broker_went_ends_in_time_and_names_what_it_leaves(
     outer: Bench, broker: EmbeddedRedis
 ) -> None:
-    worker = outer.run(GATED, "--shutdown-seconds", "3", "--expiry-seconds", "3").consuming()
+    worker = outer.run(GATED, "--shutdown-seconds", "2", "--expiry-seconds", "2").consuming()
     pids = outer.publish("q", '"gated-never"', *['"gated-too"'] * 3, *['"waits"'] * 4)
     wait_until(lambda: len(worker.wrote()) == 4 and outer.count("owners") == 8, "full slots")
     broker.kill()
     worker.wait_for("broker lost")
     began = time.monotonic()
     assert worker.stop() == 4
-    assert time.monotonic() - began < 3 + 1 + 10, "ten seconds are for a busy machine"
+    assert time.monotonic() - began < 2 + 1 + 10, "ten seconds are for a busy machine"
     assert not worker.said("is killed"), "it kept its deadline by itself"
     told = " ".join(line["msg"] for line in [*worker.said("ids: "), *worker.said("Ids: ")])
     assert {pid for pid in pids if pid in told} == set(pids)
     broker.restart()
     for name in ("gated-never", "gated-too"):
         (worker.directory / name).touch()
-    second = outer.run(GATED, "--expiry-seconds", "3")
+    second = outer.run(GATED, "--expiry-seconds", "2")
     wait_until(lambda: outer.succeeded() == 8, "the recovery of all")
     wait_until(outer.nothing_left, "empty places")
     assert second.stop() == 0

@@ -75,9 +75,9 @@ def test_what_runs_for_several_expiries_after_a_sigterm_is_nobody_else_s(bench: 
         async def long(payload: str, commit: Commit) -> None:
             note("began-" + payload)
             if payload == "deferred":
-                asyncio.get_running_loop().call_later(4.5, commit.confirm)
+                asyncio.get_running_loop().call_later(3.5, commit.confirm)
                 return
-            await asyncio.sleep(4.0)
+            await asyncio.sleep(3.0)
             note("ended-" + payload)
             commit.confirm()
     """

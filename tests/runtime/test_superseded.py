@@ -36,7 +36,7 @@ SOURCE = """
             raise
         note("returned-" + payload)
 """
-EXPIRY = ("--expiry-seconds", "1.5")
+EXPIRY = ("--expiry-seconds", "1")
 
 
 def source(cancel: bool, plain: bool) -> str:

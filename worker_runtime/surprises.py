@@ -1,0 +1,57 @@
+"""Settlements that did not end as they were asked for, told in one line for all that came together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from worker_runtime.brokers.base import Outcome
+
+#: Ids that one log line names at most.
+NAMED = 100
+
+log = logging.getLogger("queueworker.worker")
+
+
+def named(pids: Sequence[str]) -> str:
+    """Ids for a log line, not more than a person reads."""
+    some = ", ".join(pids[:NAMED])
+    return f"{some} and {len(pids) - NAMED} more" if len(pids) > NAMED else some or "none"
+
+
+class Surprises:
+    """Of one queue in one process."""
+
+    def __init__(self, queue: str) -> None:
+        self._extra = {"queue": queue}
+        self._pids: dict[Outcome, list[str]] = {}
+
+    def note(self, outcome: Outcome, pid: str) -> None:
+        self._pids.setdefault(outcome, []).append(pid)
+
+    def tell(self) -> None:
+        """Say what was noted since the last time."""
+        if not self._pids:
+            return
+        unknown, superseded, missing = (
+            self._pids.get(outcome, []) for outcome in (Outcome.UNKNOWN, Outcome.SUPERSEDED, Outcome.MISSING)
+        )
+        self._pids = {}
+        if unknown:
+            log.warning(
+                "the broker's answer was lost for %d settlements; they count as unknown and are not sent "
+                "again. If one was not applied, its message is recovered when its ownership expires. Ids: %s",
+                len(unknown),
+                named(unknown),
+                extra=self._extra,
+            )
+        if superseded or missing:
+            log.warning(
+                "%d settlements came too late: another worker had taken the message over (%d) or it was "
+                "settled before (%d). Ids: %s",
+                len(superseded) + len(missing),
+                len(superseded),
+                len(missing),
+                named(superseded + missing),
+                extra=self._extra,
+            )
