@@ -140,7 +140,7 @@ def test_a_stop_during_an_outage_says_that_work_is_left(
                     await asyncio.sleep(0.01)
             """
         ).consuming()
-        outer.publish("q", "{}", "{}")
+        pids = outer.publish("q", "{}", "{}")
         wait_until(lambda: (worker.directory / "began").exists(), "a running handler")
         broker.kill()
         worker.signal()
@@ -150,3 +150,4 @@ def test_a_stop_during_an_outage_says_that_work_is_left(
         queue_lines = worker.said("the broker's answer was lost")
         assert queue_lines
         assert all(line["queue"] == "q" for line in queue_lines)
+        assert all(any(pid in line["msg"] for line in queue_lines) for pid in pids), "their ids are told"

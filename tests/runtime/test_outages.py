@@ -29,6 +29,7 @@ GATED = """
 """
 #: Waits for commands for less time than the outages last.
 IMPATIENT = GATED.replace("COMMAND_TIMEOUT", "1.0")
+PATIENT = GATED.replace("COMMAND_TIMEOUT", "600.0")
 GATED = GATED.replace("COMMAND_TIMEOUT", "10.0")
 
 
@@ -130,7 +131,7 @@ def test_a_stop_before_the_broker_was_ever_there_is_prompt(
         listening.bind(("127.0.0.1", port))
         if silent:  # it takes connections and never answers
             listening.listen()
-        worker = make_bench(f"redis://127.0.0.1:{port}").run(GATED, "--shutdown-seconds", "60")
+        worker = make_bench(f"redis://127.0.0.1:{port}").run(PATIENT, "--shutdown-seconds", "600")
         if silent:
             listening.settimeout(60)
             connection, _ = listening.accept()
@@ -140,7 +141,7 @@ def test_a_stop_before_the_broker_was_ever_there_is_prompt(
         with connection:
             began = time.monotonic()
             assert worker.stop() == 0, "nothing was taken, so nothing is left"
-            assert time.monotonic() - began < 30, "it does not wait for an answer that nobody needs"
+            assert time.monotonic() - began < 120, "it does not wait for an answer that nobody needs"
 
 
 def test_a_full_server_is_waited_for(make_bench: Callable[..., Bench]) -> None:
