@@ -27,8 +27,10 @@ from worker_runtime.brokers.redis.keys import QueueKeys
 #: Seconds between two looks at the records, and at the memory.
 GLANCE = 0.002
 MEMORY_GLANCE = 0.25
-#: What an idle worker process may use of a core, over half a second.
-IDLE_CPU = 0.03
+#: CPU seconds that an idle process may use in half a second.
+IDLE_CPU = 0.01
+#: What a process of ours logs when it has begun to consume.
+CONSUMES = '"msg":"consumes with '
 
 
 @dataclass(frozen=True)
@@ -265,13 +267,20 @@ def _paced(run: Run) -> Figures:
 
 
 def _wait_until_idle(run: Run, worker: subprocess.Popen[bytes]) -> None:
-    """Until all worker processes are connected and have used little CPU for one and a half seconds."""
-    calm, before = 0, usage([worker.pid]).cpu
-    while calm < 3:
+    """Until every worker process consumes and nothing that a start costs goes on: for two seconds none of its
+    processes has used more CPU than an idle one does."""
+    log = run.folder / "worker.log"
+    while run.contender.ours and log.read_text().count(CONSUMES) < run.workload.processes:
+        run.watch.alive(worker, "the worker")
+        run.watch.look("waiting for the worker processes", log.read_text().count(CONSUMES))
+        time.sleep(0.1)
+    calm, before = 0, usage([worker.pid])
+    while calm < 4:
         time.sleep(0.5)
         run.watch.alive(worker, "the worker")
         run.watch.look("waiting until the workers are idle", calm)
-        now = usage([worker.pid]).cpu
-        connected = int(run.client.info("clients")["connected_clients"]) > run.workload.processes
-        calm = calm + 1 if connected and now - before < IDLE_CPU * (1 + run.workload.processes) else 0
+        now = usage([worker.pid])
+        connected = int(run.client.info("clients")["connected_clients"]) > 1
+        same = now.processes == before.processes
+        calm = calm + 1 if connected and same and now.cpu - before.cpu < IDLE_CPU * now.processes else 0
         before = now
