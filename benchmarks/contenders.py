@@ -111,7 +111,7 @@ def _taskiq(prefetch: int) -> Contender:
 
 def _saq(concurrency: int) -> Contender:
     return _peer(
-        f"saq concurrency {concurrency}, ttl -1",
+        f"saq concurrency {concurrency}, ttl -1, uvloop",
         "saq_peer",
         lambda _, w: ["saq", "benchmarks.peers.saq_peer.settings", "--workers", str(w.processes)],
         share=0.08,

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ GLANCE = 0.002
 MEMORY_GLANCE = 0.25
 #: CPU seconds that an idle process may use in half a second.
 IDLE_CPU = 0.01
+#: Where a backlog is kept until a fleet is ready.
+ASIDE = "bench-aside"
 #: What a process of ours logs when it has begun to consume.
 CONSUMES = '"msg":"consumes with '
 
@@ -65,6 +68,10 @@ class Figures:
     others: float
 
 
+def _tell(text: str) -> None:
+    print(f"         {text}", file=sys.stderr, flush=True)
+
+
 class Run:
     """The processes of one run, its records and its watchdog."""
 
@@ -74,7 +81,7 @@ class Run:
         self.text = workload.name if contender.ours else workload.conditions
         self.client = redis.Redis.from_url(url)
         self.env = environment(contender, workload, url, folder)
-        self.watch = Watchdog(limits, f"{contender.name}, {self.text}", folder)
+        self.watch = Watchdog(limits, f"{contender.name}, {self.text}", folder, tell=_tell)
         self.records = Records(folder)
 
     @contextlib.contextmanager
@@ -219,10 +226,18 @@ def leave_history(client: redis.Redis, workload: Workload) -> None:
 
 
 def _backlog(run: Run) -> Figures:
-    """Everything is published before the worker starts."""
+    """Everything is published before the worker starts. Of several processes the first ones would begin
+    before the last ones are there, so the list is kept aside until all are idle."""
     total = run.workload.messages
     published = run.publish()
+    ready = QueueKeys(NAMESPACE, run.workload.kind).ready
+    aside = run.contender.ours and run.workload.processes > 1
+    if aside:
+        run.client.rename(ready, ASIDE)
     with run.worker() as worker:
+        if aside:
+            _wait_until_idle(run, worker)
+            run.client.rename(ASIDE, ready)
 
         def started(doing: str) -> int:
             run.watch.alive(worker, "the worker")

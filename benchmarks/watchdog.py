@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+#: Seconds between two lines on what goes on.
+TELL = 5.0
+
 
 class StuckError(Exception):
     """A run was ended: says what it did and what it saw last."""
@@ -23,18 +26,28 @@ class Limits:
 
 
 class Watchdog:
-    """Of one run. `folder` is where its processes write their logs, `clock` is monotonic seconds."""
+    """Of one run. `folder` is where its processes write their logs, `clock` is monotonic seconds. `tell` gets
+    a line of progress every five seconds."""
 
     def __init__(
-        self, limits: Limits, what: str, folder: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: Limits,
+        what: str,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits, self._what, self._folder, self._clock = limits, what, folder, clock
-        self._began = self._moved = clock()
+        self._tell = tell
+        self._began = self._moved = self._told = clock()
         self._seen: tuple[str, int] = ("", 0)
 
     def look(self, doing: str, count: int = 0) -> None:
         """Say what goes on. A new `doing` or `count` is progress. Raises StuckError."""
         now = self._clock()
+        if now - self._told >= TELL:
+            self._told = now
+            self._tell(f"{self._what}: {doing}, {count:,} ({now - self._began:.0f} s)")
         if (doing, count) != self._seen:
             self._seen, self._moved = (doing, count), now
         if now - self._moved > self._limits.stall:

@@ -74,6 +74,11 @@ def test_a_quantile_is_the_nearest_rank(part: float, expected: float) -> None:
     assert quantile([float(n) for n in range(100, 0, -1)], part) == expected
 
 
+def test_a_quantile_between_two_ranks_is_the_upper_one() -> None:
+    assert quantile([1.0, 2.0, 3.0], 0.5) == 2.0
+    assert quantile([1.0, 2.0], 0.99) == 2.0
+
+
 def test_a_shape_is_processes_coroutines_and_prefetch() -> None:
     workload = shaped("2p x 4c x 100f")
     assert (workload.processes, workload.coroutines, workload.prefetch) == (2, 4, 100)
