@@ -20,8 +20,9 @@ from worker_runtime.brokers.redis.server import EmbeddedRedis, die_with, find_re
 #: What the Sentinels call the primary.
 NAME = "main"
 #: How often they look at the servers and at each other, in milliseconds (7.0 and newer; 6.2 keeps its own).
-#: A Sentinel that has not heard for four publish periods of a promotion undoes it: that must not be short.
-_PACE = ("INFO-PERIOD", 200, "PING-PERIOD", 100, "ASK-PERIOD", 200, "PUBLISH-PERIOD", 1500)
+#: A Sentinel that has not heard for four publish periods of a promotion undoes it, and a replica that was not
+#: heard of for five ping periods is not promoted: those stay long.
+_PACE = ("INFO-PERIOD", 200, "ASK-PERIOD", 200, "PUBLISH-PERIOD", 1500)
 #: An old primary is then told in a minute that it is a replica.
 _LATE = ("PUBLISH-PERIOD", 15_000)
 #: A server counts as down when it has not answered for this long: for ever, and in a test of its death.

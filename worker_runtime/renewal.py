@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 
 from worker_runtime.brokers.base import BrokerError, Delivery, Renewer, Timing
 from worker_runtime.keeping import keep_going
+from worker_runtime.outage import Outage
 from worker_runtime.state import QueueState
 
 #: Seconds without a turn of the main loop that count as a stall.
@@ -56,6 +57,7 @@ class Renewal:
         self._on_lost = on_lost
         self._tasks: list[asyncio.Task[None]] = []
         self._extra = {"queue": state.queue}
+        self._outage = Outage(log, self._extra, state.clock)
 
     async def start(self) -> None:
         loops = {
@@ -88,7 +90,8 @@ class Renewal:
             return False
         return True
 
-    async def _extend(self) -> None:
+    async def _extend(self) -> bool:
+        """True when there was something to ask the broker for."""
         state = self._state
         # Read before the snapshot: whatever is registered later is not older than this.
         started = state.clock()
@@ -101,6 +104,7 @@ class Renewal:
         for key in [key for key in list(state.lost) if key not in state.outstanding]:
             state.lost.pop(key, None)
         state.confirmed_at = max(state.confirmed_at, started)
+        return bool(held)
 
     def _tell_the_running(self, gone: Collection[Delivery]) -> None:
         """Their handlers work on what another worker may be doing, too."""
@@ -119,40 +123,31 @@ class Renewal:
 
     async def _renew_loop(self) -> None:
         period = self._timing.renewal_period
-        failures, failing_since = 0, 0.0
+        failures = 0
         while True:
             try:
-                await self._extend()
+                asked = await self._extend()
             except BrokerError as error:
                 failures += 1
-                if failures == 1:
-                    failing_since = self._state.clock()
-                    self._tell("renewal", error)
+                self._outage.failed("renewal", error)
                 await asyncio.sleep(min(period, 0.2 * 2 ** min(failures, 8)))
                 continue
-            if failures:
-                down = self._state.clock() - failing_since
-                log.info("renewal works again after %.1f s", down, extra=self._extra)
-                failures = 0
+            if asked:
+                self._outage.worked("renewal")
+            failures = 0
             await asyncio.sleep(period)
-
-    def _tell(self, what: str, error: BrokerError) -> None:
-        log.warning("%s fails: %s", what, error, extra=self._extra)
 
     async def _recover_loop(self) -> None:
         period = self._timing.renewal_period
-        failing = False
         while True:
             try:
                 # Ours first: after an outage they may have expired although this process lives.
                 await self._extend()
                 recovered = await self._renewer.recover()
             except BrokerError as error:
-                if not failing:
-                    failing = True
-                    self._tell("recovery", error)
+                self._outage.failed("recovery", error)
             else:
-                failing = False
+                self._outage.worked("recovery")
                 if recovered.deliveries or recovered.reservations:
                     log.info(
                         "returned to the queue what others left: %d deliveries, %d from reservations",
@@ -174,7 +169,6 @@ class Renewal:
         state, period = self._state, self._timing.renewal_period
         told: tuple[bool, str] | None = None
         due = 0.0
-        failing = False
         while True:
             presence = state.presence()
             news = (presence.receiving, presence.reason)
@@ -182,29 +176,24 @@ class Renewal:
                 try:
                     await self._renewer.announce(presence)
                 except BrokerError as error:
-                    if not failing:
-                        failing = True
-                        self._tell("announcing this worker", error)
+                    self._outage.failed("announcing this worker", error)
                     due = state.clock() + min(period, 1.0)
                 else:
-                    failing = False
+                    self._outage.worked("announcing this worker")
                     due = state.clock() + period
                 told = news
             await asyncio.sleep(min(LOOK, period))
 
     async def _promote_loop(self) -> None:
         """Delayed retries become ready within about a second of their time, whichever worker made them."""
-        failing = False
         while True:
             pause = PROMOTION * random.uniform(0.7, 1.0)
             try:
                 promoted = await self._renewer.promote()
             except BrokerError as error:
-                if not failing:
-                    failing = True
-                    self._tell("promotion of delayed retries", error)
+                self._outage.failed("promotion of delayed retries", error)
             else:
-                failing = False
+                self._outage.worked("promotion of delayed retries")
                 if promoted.next_due is not None:
                     pause = min(pause, promoted.next_due + random.uniform(0.0, 0.02))
             await asyncio.sleep(pause)

@@ -84,7 +84,11 @@ def test_an_outage_is_told_once_and_survived(bench: Bench, make_bench: Callable[
         wait_until(lambda: outer.succeeded() == 100, "work after the outage")
         worker.consuming()
         assert worker.stop() == 0
-        assert len(worker.said("broker lost")) <= 2, "one line a reason, not one an attempt"
+        assert len(worker.said("broker lost")) == 1, "one line, not one an attempt"
+        warnings = [line["msg"] for line in worker.lines if line["level"] == "warning"]
+        assert len(warnings) <= 3, (
+            "one by the loop that receives, one by those that renew, one of settlements"
+        )
 
 
 def test_the_admin_port_tells_the_truth(bench: Bench) -> None:
