@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.replicated_cluster import ReplicatedCluster
 
 # A run says whether this source works, not whether chance was kind. New examples are sought on purpose:
 # pytest --hypothesis-profile=search
@@ -17,6 +20,21 @@ settings.load_profile("same")
 
 # A script's background jobs ignore SIGINT, and so would every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def six_nodes() -> Iterator[ReplicatedCluster]:
+    """For `six`: one for all suites, since it takes seconds to form."""
+    with ReplicatedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def six(six_nodes: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
+    """A Redis Cluster whose primaries have a replica each. A test may do it harm."""
+    yield six_nodes
+    six_nodes.repair()
+
 
 #: Node id prefix -> why a skip there is expected. Every other test runs everywhere.
 EXPECTED_SKIPS: dict[str, str] = {

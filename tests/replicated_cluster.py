@@ -17,6 +17,9 @@ from worker_runtime.brokers.base import BrokerUnavailableError
 
 #: Milliseconds of silence after which a primary is given up: short, but a busy machine is no failure.
 NODE_TIMEOUT = 1500
+#: Seconds after which a node that was elected may stand again. Until then Redis counts the votes of its last
+#: election once more, promotes it under an old epoch, and takes that back.
+_TERM = 4 * NODE_TIMEOUT / 1000
 #: Seconds after which a failover by hand that has not happened is asked for again.
 _GIVEN_UP = 3.0
 _OPTIONS = (
@@ -25,7 +28,7 @@ _OPTIONS = (
     *("--repl-ping-replica-period", "1", "--cluster-replica-validity-factor", "0"),
 )
 #: An upper bound for everything that the servers do among themselves, in seconds.
-_PATIENCE = 120.0
+_PATIENCE = 60.0
 
 
 class ReplicatedCluster(RedisCluster):
@@ -33,6 +36,7 @@ class ReplicatedCluster(RedisCluster):
 
     def __init__(self) -> None:
         super().__init__(3, options=_OPTIONS)
+        self._elected: dict[int, float] = {}
 
     def start(self) -> Self:
         super().start()
@@ -88,8 +92,15 @@ class ReplicatedCluster(RedisCluster):
             assert client.wait(1, int(_PATIENCE * 1000)) >= 1
 
     def fail_over(self, key: str, *how: str) -> EmbeddedRedis:
-        """Promote the replica (`how` may be TAKEOVER or FORCE) and wait until it serves; the new primary."""
-        return self.promote(self.replica(key), key, *how)
+        """Promote the replica (`how` may be TAKEOVER) and wait until it serves and the old primary knows it
+        too; the new primary."""
+        old = self.primary(key)
+        new = self.replica(key)
+        if not how:
+            self._stand(new)
+        self.promote(new, key, *how)
+        _wait(lambda: not self._is_primary(old), "the old primary's demotion")
+        return new
 
     def promote(self, replica: EmbeddedRedis, key: str, *how: str) -> EmbeddedRedis:
         asked = 0.0
@@ -106,20 +117,52 @@ class ReplicatedCluster(RedisCluster):
             return False
 
         _wait(promoted, "the replica's promotion")
+        if not how:
+            self._elected[replica.port] = time.monotonic()
         return replica
 
     def wait_for_promotion(self, replica: EmbeddedRedis, key: str) -> None:
         """Of its own accord, when the others have given the primary up."""
         _wait(lambda: self._serves(replica, key), "the replica's promotion")
+        self._elected[replica.port] = time.monotonic()
+
+    def _stand(self, replica: EmbeddedRedis) -> None:
+        """Wait until it may be elected."""
+        time.sleep(max(0.0, self._elected.get(replica.port, 0.0) + _TERM - time.monotonic()))
+
+    def open_move(self, key: str) -> Move:
+        """Begin to move the slot of this key to another primary."""
+        source, target = self.primary(key), self.other_primary(key)
+        slot = self.slot(key)
+        self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.ask(source, "CLUSTER", "MYID"))
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.ask(target, "CLUSTER", "MYID"))
+        return Move(self, slot, source, target)
 
     @contextlib.contextmanager
-    def stopped(self, node: EmbeddedRedis) -> Iterator[None]:
-        """SIGSTOP: its sockets stay open and nobody answers."""
-        os.kill(node.pid, signal.SIGSTOP)
+    def stopped(self, key: str) -> Iterator[EmbeddedRedis]:
+        """SIGSTOP for the primary of this key: its sockets stay open and nobody answers. Gives its replica,
+        which the others will promote."""
+        primary, replica = self.primary(key), self.replica(key)
+        self._stand(replica)
+        os.kill(primary.pid, signal.SIGSTOP)
         try:
+            yield replica
+        finally:
+            os.kill(primary.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def minority(self, key: str) -> Iterator[None]:
+        """The two other primaries are silent, so that nobody is elected and the owner of the key gives up."""
+        owner = self.primary(key)
+        others = [node for node in self._alive() if node is not owner and self._is_primary(node)]
+        for node in others:
+            os.kill(node.pid, signal.SIGSTOP)
+        try:
+            _wait(lambda: "cluster_state:fail" in self.ask(owner, "CLUSTER", "INFO"), "CLUSTERDOWN")
             yield
         finally:
-            os.kill(node.pid, signal.SIGCONT)
+            for node in others:
+                os.kill(node.pid, signal.SIGCONT)
 
     def repair(self) -> None:
         """Start again what was killed, wake what sleeps, and wait until every primary has its replica."""
@@ -131,7 +174,11 @@ class ReplicatedCluster(RedisCluster):
         self._wait_until_whole()
 
     def _wait_until_whole(self) -> None:
-        _wait(self._whole, "a whole cluster")
+        try:
+            _wait(self._whole, "a whole cluster")
+        except AssertionError as error:
+            views = [f"{node.port}: {self.ask(node, 'CLUSTER', 'NODES')}" for node in self.nodes]
+            raise AssertionError("\n".join([str(error), *map(str, views)])) from None
 
     def _whole(self) -> bool:
         owners = 0
@@ -173,6 +220,35 @@ class ReplicatedCluster(RedisCluster):
 
     def _by_port(self, port: int) -> EmbeddedRedis:
         return next(node for node in self.nodes if node.port == port)
+
+
+class Move:
+    """A slot on its way from one primary to another."""
+
+    def __init__(
+        self, cluster: ReplicatedCluster, slot: int, source: EmbeddedRedis, target: EmbeddedRedis
+    ) -> None:
+        self.source, self.target = source, target
+        self._cluster, self._slot = cluster, slot
+
+    def keys(self) -> list[str]:
+        """Those that have not moved."""
+        found: list[str] = self._cluster.ask(self.source, "CLUSTER", "GETKEYSINSLOT", self._slot, 10_000)
+        return found
+
+    def take(self, *keys: str) -> None:
+        """Move these keys."""
+        where = ("127.0.0.1", self.target.port, "", 0, int(_PATIENCE * 1000))
+        self._cluster.ask(self.source, "MIGRATE", *where, "KEYS", *keys, timeout=_PATIENCE)
+
+    def finish(self) -> None:
+        """Move what is left and give the slot away. New keys may come meanwhile: only those of a client that
+        was not sent on."""
+        while keys := self.keys():
+            self.take(*keys)
+        name = self._cluster.ask(self.target, "CLUSTER", "MYID")
+        for node in (self.target, self.source):
+            self._cluster.ask(node, "CLUSTER", "SETSLOT", self._slot, "NODE", name)
 
 
 def _tag(key: str) -> str:

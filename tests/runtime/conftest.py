@@ -14,7 +14,7 @@ import redis
 
 from tests.runtime.running import PATIENCE, RunningWorker, environment
 from tests.services import EmbeddedRedis
-from worker_runtime.brokers.base import Timing
+from worker_runtime.brokers.base import QueueReading, Timing
 from worker_runtime.brokers.connect import broker_from_url
 
 
@@ -56,6 +56,18 @@ class Bench:
                 await publisher.close()
 
         return asyncio.run(publish())
+
+    def reading(self, queue: str = "q") -> QueueReading:
+        """As the product reads it."""
+
+        async def read() -> QueueReading:
+            inspector = broker_from_url(self.url, self.namespace, Timing()).inspector()
+            try:
+                return await inspector.read(queue)
+            finally:
+                await inspector.close()
+
+        return asyncio.run(read())
 
     def key(self, kind: str, queue: str = "q") -> str:
         return f"{self.namespace}.{kind}.{queue}"
