@@ -224,9 +224,11 @@ class App:
     async def enqueue(self, queue: str, payload: Any) -> None:
         """Hand one message over to a background sender. Returns at once, or waits for room when 10,000 are
         unsent. The sender tries again after an outage, so a message whose confirmation was lost may be
-        published twice. `close` waits until all is sent."""
+        published twice. `close` waits until all is sent. Raises PayloadRefusedError, and UnsafePlacementError
+        when the keys of the queue do not share one slot of a Redis Cluster."""
         encoded = encode_payload(payload)
         publisher = self._connected()
+        publisher.verify(queue)
         if self._outbox is None:
             self._outbox = Outbox(publisher)
         await self._outbox.put(queue, encoded)

@@ -273,7 +273,12 @@ class Renewer(Protocol):
 
 
 class Publisher(Protocol):
-    """Publishes messages; both calls return when the broker has confirmed."""
+    """Publishes messages; `publish_many` returns when the broker has confirmed."""
+
+    def verify(self, queue: str) -> None:
+        """Raises BrokerError when nothing can ever be published to this queue: its name or the placement of
+        its keys (UnsafePlacementError). Asks nobody."""
+        ...
 
     async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
         """Publish raw JSON payloads in order and return their pids, in the same order."""

@@ -31,6 +31,10 @@ class RedisPublisher:
         self._clock = clock
         self._links = QueueLinks(keys_of, make_link)
 
+    def verify(self, queue: str) -> None:
+        """See `Publisher.verify`."""
+        self._links.of(queue)
+
     async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
         """Publish raw JSON payloads in order and return their pids. Nothing is published when one of them is
         refused (PayloadRefusedError). When an answer is lost, BrokerUnavailableError says how many were
