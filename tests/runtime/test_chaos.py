@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.replicated_cluster import ReplicatedCluster
 from tests.runtime.running import PATIENCE, wait_until
 from tests.services import EmbeddedRedis, free_port
 from worker_runtime.brokers.base import LedgerRow, QueueReading
@@ -54,6 +55,32 @@ def test_kills_lose_nothing_and_the_namespace_is_gone_afterwards(tmp_path: Path)
     assert 0 < result["caught_with_work"] <= result["kills"]
     assert result["outcomes"]["committed"] > 0
     assert not list(tmp_path.iterdir()), "the record of a run without a fault is removed"
+
+
+def test_on_a_cluster_whose_primary_is_replaced_meanwhile(six: ReplicatedCluster, tmp_path: Path) -> None:
+    """A failover by hand loses nothing, so the verdict has to be as good as without one."""
+    namespace = "{chaos-moves}"
+    process = subprocess.Popen(
+        _command(
+            "--broker", six.url, "--namespace", namespace, "--minutes", "60", "--workers", "4", "--json"
+        ),
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        key = f"{namespace}.stats.chaos.success"
+        wait_until(lambda: int(six.ask(six.primary(key), "GET", key) or 0) > 50, "some commits")
+        new = six.fail_over(key)
+        before = int(six.ask(new, "GET", key))
+        wait_until(lambda: int(six.ask(new, "GET", key)) > before + 50, "commits on the new primary")
+        process.send_signal(signal.SIGINT)
+        result = json.loads(process.communicate(timeout=_LONG)[0])
+    finally:
+        process.kill()
+    assert (process.returncode, result["lost"], result["committed_twice"], result["faults"]) == (0, 0, 0, [])
+    assert result["kills"] > 0
+    assert six.ask(new, "EXISTS", key) == 0, "the namespace is gone"
 
 
 def test_ctrl_c_ends_the_harm_and_still_judges(tmp_path: Path) -> None:
