@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.brokers.scripted_sentinel import ScriptedSentinel
 from tests.brokers.site import CALM, Site, receive, settle
 from tests.brokers.test_redis_claims import envelope, push
 from tests.services import EmbeddedRedis, RedisCluster, free_port
@@ -368,6 +369,29 @@ async def test_tls(tmp_path: Path, standalone: Site, redis_server: EmbeddedRedis
         with pytest.raises(BrokerUnavailableError, match="TLS failed"):
             await standalone.broker(url=f"rediss://localhost:{port}").check("q")
         await standalone.broker(url=f"rediss://localhost:{port}?ssl_cert_reqs=none").check("q")
+
+
+async def test_tls_by_way_of_sentinels(
+    tmp_path: Path, redis_server: EmbeddedRedis, make_site: Callable[..., Site]
+) -> None:
+    """The one scheme means TLS to the Sentinels and to the server that they name."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    _self_signed(key, certificate)
+    async with (
+        _tls_in_front_of(redis_server.port, key, certificate) as server_port,
+        ScriptedSentinel(server_port) as sentinel,
+        _tls_in_front_of(sentinel.port, key, certificate) as sentinel_port,
+    ):
+        url = f"rediss+sentinel://localhost:{sentinel_port}/main"
+        site = make_site(f"{url}?ssl_ca_certs={certificate}", redis.Redis(port=redis_server.port), "ns-tls")
+        await site.publish(b"1")
+        assert len(site.ready()) == 1
+        quick = dataclasses.replace(CALM, command_timeout=2)
+        with pytest.raises(BrokerUnavailableError, match=r"the Sentinel localhost:\d+ .*TLS failed"):
+            await broker_from_url(url, "ns", quick).check("q")
+        plain = f"redis+sentinel://127.0.0.1:{sentinel_port}/main"
+        with pytest.raises(BrokerUnavailableError, match="no Sentinel names the primary main"):
+            await broker_from_url(plain, "ns", quick).check("q")
 
 
 async def test_unix_sockets(tmp_path: Path) -> None:
