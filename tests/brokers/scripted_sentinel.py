@@ -11,7 +11,8 @@ from tests.sentinels import NAME
 
 
 class ScriptedSentinel:
-    """Names 127.0.0.1:`names` with `epoch`; mutable while it runs. Use it as an async context manager."""
+    """Names 127.0.0.1:`names` with `epoch`, or nobody when that is 0; both can change while it runs. An async
+    context manager."""
 
     def __init__(self, names: int, epoch: int = 1) -> None:
         self.names, self.epoch = names, epoch
@@ -66,6 +67,8 @@ class ScriptedSentinel:
         assert command[-1] == NAME.upper(), command
         if command[1] == "GET-MASTER-ADDR-BY-NAME":
             self.asked += 1
+            if not self.names:
+                return b"*-1\r\n"
             return hiredis.pack_command(("127.0.0.1", self.names))
         assert command[1] == "MASTER", command
         return hiredis.pack_command(("name", NAME, "port", self.names, "config-epoch", self.epoch))

@@ -194,6 +194,30 @@ async def test_a_connection_in_the_making_is_given_up_for_another_server(
     assert (await divided.read()).ready == 1
 
 
+async def test_a_server_that_says_it_cannot_serve_now_is_asked_about_at_once(
+    divided: Site,
+    scripted: list[ScriptedSentinel],
+    two_primaries: tuple[EmbeddedRedis, EmbeddedRedis],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sentinel_module, "LOOK", 10_000)
+    new = two_primaries[1]
+    consumer = divided.consumer(timing=dataclasses.replace(CALM, block=0.05))
+    assert not (await receive(consumer)).deliveries
+    for sentinel in scripted:
+        sentinel.says(new.port, epoch=2)
+    await divided.publish(b"1")
+    # It keeps its clients, and answers MASTERDOWN.
+    divided.client.config_set("replica-serve-stale-data", "no")
+    divided.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    try:
+        with pytest.raises(BrokerUnavailableError, match="MASTERDOWN"):
+            await receive(consumer)
+        assert [one.payload for one in (await receive(consumer)).deliveries] == [b"1"]
+    finally:
+        divided.client.execute_command("REPLICAOF", "NO", "ONE")
+
+
 async def test_those_that_are_behind_are_not_believed(
     divided: Site, scripted: list[ScriptedSentinel], two_primaries: tuple[EmbeddedRedis, EmbeddedRedis]
 ) -> None:
@@ -241,19 +265,19 @@ async def test_without_any_sentinel_a_connection_goes_on_and_the_log_says_so_onc
     consumer = divided.consumer(timing=dataclasses.replace(CALM, block=10_000))
     waiting = asyncio.create_task(consumer.receive(1))
     await eventually(lambda: asyncio.to_thread(_blocked, divided.client))
-    for sentinel in scripted:
-        await sentinel.stop()
-    await eventually(lambda: _logged(caplog, "a failover would not be noticed here"))
     asked = scripted[0].asked
+    for sentinel in scripted[1:]:
+        await sentinel.stop()
+    scripted[0].says(names=0, epoch=0)
+    await eventually(lambda: _asked(scripted[0], asked + 3))
+    assert "a failover would not be noticed here" in caplog.text
     divided.client.lpush(
         divided.keys.ready, b'{"pid":"p","queue":"q","timestamp":1,"payload":1,"attempts":0}'
     )
     assert len((await asyncio.wait_for(waiting, PATIENCE)).deliveries) == 1
     again = asyncio.create_task(consumer.receive(1))
-    for sentinel in scripted:
-        await sentinel.start()
+    await scripted[1].start()
     await eventually(lambda: _logged(caplog, "answer again after"))
-    assert scripted[0].asked > asked
     assert len(caplog.records) == 2, caplog.text
     consumer.interrupt()
     await again
@@ -270,8 +294,8 @@ async def test_nothing_is_asked_when_nothing_is_connected(
     await eventually(lambda: _alone(scripted))
 
 
-async def _asked(sentinel: ScriptedSentinel) -> bool:
-    return sentinel.asked > 0
+async def _asked(sentinel: ScriptedSentinel, times: int = 1) -> bool:
+    return sentinel.asked >= times
 
 
 async def _alone(scripted: list[ScriptedSentinel]) -> bool:
