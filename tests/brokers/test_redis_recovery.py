@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from tests.brokers.site import CALM, HASTY, Site, eventually, receive, settle
 from tests.brokers.test_redis_claims import envelope, push, run
 from worker_runtime.brokers.base import Action, Outcome, Recovered, Renewer
@@ -83,6 +85,7 @@ async def test_work_of_a_dead_worker_whose_record_is_gone_is_cleared(standalone:
     assert (reading.ledger["r1"].claimed, reading.ledger["r1"].taken_over) == (2, 2)
 
 
+@pytest.mark.any_server
 async def test_thousands_of_stranded_messages_come_back_in_one_pass(standalone: Site) -> None:
     count = 20_000
     push(standalone, *(envelope(f"p{n:05}") for n in range(count)))

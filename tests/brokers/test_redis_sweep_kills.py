@@ -17,6 +17,9 @@ from tests.brokers.site import PATIENCE, Site, receive, settle
 from tests.services import EmbeddedRedis
 from worker_runtime.brokers.base import Action
 
+# What dies is ours, at the same steps on every server.
+pytestmark = pytest.mark.any_server
+
 _ROOT = Path(__file__).parents[2]
 #: Three windows of a sweep: where in its life the command is killed, by what it has sent.
 _STEPS = [("LLEN", 1), ("LRANGE", 1), ("MGET", 2), ("sweep", 1), ("sweep", 2), ("sweep", 3)]
