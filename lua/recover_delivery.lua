@@ -98,11 +98,15 @@ for n = #legacy, 1, -1 do
   -- Old entries are at the right. Whoever removes the entry may give it back.
   if redis.call('LREM', KEYS[4], -1, pids[i]) == 1 then give_back(i) end
 end
+-- What is overdue is old as well, so it is at the right, unless there is a longer history of others.
+local in_work = redis.call('HLEN', KEYS[1])
+local from, first, last, step = 1, #expired, 1, -1
+if redis.call('LLEN', KEYS[4]) - in_work < in_work then from, first, last, step = -1, 1, #expired, 1 end
+for n = first, last, step do redis.call('LREM', KEYS[4], from, pids[expired[n]]) end
 for n = #expired, 1, -1 do
   local i = expired[n]
   redis.call('HDEL', KEYS[1], pids[i])
   redis.call('ZREM', KEYS[2], pids[i])
-  redis.call('LREM', KEYS[4], 1, pids[i])
   give_back(i)
 end
 if left == 0 then return {0, 0, 0} end

@@ -216,7 +216,8 @@ class Heartbeat:
             await asyncio.sleep(BEAT)
 
     async def watch(self) -> None:
-        """Run on the background loop. Tells once when a stall is noticed and once when it is over."""
+        """Run on the background loop. Tells once when a stall is noticed and once when it is over; and when
+        this loop stood still as well, which only something that stops the whole process can do."""
         began, culprits = 0.0, ""
         while True:
             beat = self._beat
@@ -236,12 +237,24 @@ class Heartbeat:
                     culprits or "no handler runs",
                     _BLOCKED if culprits else _STARVED,
                 )
+            ran, asleep = self._names(), self._clock()
             await asyncio.sleep(BEAT)
+            stood = self._clock() - asleep
+            if stood > STALL:
+                log.warning(
+                    "the whole process has stood still for %.1f s: %s. Nothing was renewed in that time. "
+                    "It was paused, got no turn, or a native call kept the interpreter to itself: run such "
+                    "calls in another process, or set an expiry that is longer than they are.",
+                    stood,
+                    ", ".join(dict.fromkeys([*ran, *self._names()])) or "no handler runs",
+                )
 
     def _running(self) -> str:
-        names = [
+        return ", ".join(self._names())
+
+    def _names(self) -> list[str]:
+        return [
             f"{state.job_name} handles message {delivery.pid}"
             for state in self._states()
             for delivery in state.running_now()
         ]
-        return ", ".join(names)

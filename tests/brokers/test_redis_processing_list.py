@@ -1,4 +1,4 @@
-"""The processing list after settlements: what was settled is gone, all else stays in its order."""
+"""The processing list after settlements and takeovers: what they concern is gone, the rest is in order."""
 
 from __future__ import annotations
 
@@ -47,3 +47,23 @@ async def test_an_entry_that_stands_there_twice_goes_once(standalone: Site) -> N
     await settle(consumer, deliveries[:16], Action.COMMIT)
     left = [one.pid for one in reversed(deliveries[16:])]
     assert listed(standalone) == [*left, deliveries[3].pid]
+
+
+@pytest.mark.parametrize("history", [0, 500])
+async def test_a_takeover_leaves_everybody_elses_entries_in_order(history: int, standalone: Site) -> None:
+    keys, client = standalone.keys, standalone.client
+    for turn in range(10):
+        await standalone.publish(*[b"%d" % n for n in range(20)])
+        overdue = (await receive(standalone.consumer("dead"), 10)).deliveries
+        await receive(standalone.consumer("alive"), 10)
+        client.zadd(keys.liveness, {one.pid: turn + 1 for one in overdue[::2]})
+    if history:
+        client.rpush(keys.processing, *[f"old{n}" for n in range(history)])
+        client.mset({keys.job(f"old{n}"): b"of another protocol" for n in range(history)})
+    gone = {
+        pid.decode() for pid, expiry in client.zrange(keys.liveness, 0, -1, withscores=True) if expiry < 99
+    }
+    before = listed(standalone)
+    assert len(gone) == 50
+    assert (await standalone.renewer().recover()).deliveries == 50
+    assert listed(standalone) == [pid for pid in before if pid not in gone]

@@ -77,7 +77,7 @@ def test_delayed_work_waits_in_the_broker(count: int, bench: Bench) -> None:
 @pytest.mark.soak
 def test_what_twenty_thousand_dead_deliveries_left_does_not_hold_work_up(bench: Bench) -> None:
     client = bench.client
-    stranded = [f"s{n}" for n in range(20_000)]
+    stranded = [f"s{n:05}" for n in range(20_000)]
     for start in range(0, len(stranded), 1000):
         some = stranded[start : start + 1000]
         client.mset({bench.key("jobs") + f".{pid}": envelope(pid) for pid in some})

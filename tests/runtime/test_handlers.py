@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.runtime.conftest import Bench
 from tests.runtime.running import wait_until
 
@@ -254,3 +256,36 @@ def test_a_failure_that_can_hardly_be_told_is_told_and_settled(bench: Bench) -> 
     assert len(worker.said("\udcff of", message_id=pids[0])) == 1
     assert worker.stop() == 0
     assert not worker.said("Logging error")
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_native_call_that_stops_the_whole_process(others: int, bench: Bench) -> None:
+    """No thread of it can renew meanwhile. With nobody else its late settlement counts; else there is one
+    takeover, and the one that took over wins."""
+    source = """
+        import asyncio, ctypes, pathlib
+        from worker_runtime import App
+        app = App.from_env()
+
+        @app.job("q")
+        async def native(payload: str) -> None:
+            first = not pathlib.Path("ran").exists()
+            with open("ran", "a") as file:
+                file.write("began\\n")
+            if first:
+                ctypes.PyDLL(None).usleep(MICROSECONDS)  # keeps the interpreter to itself
+            await asyncio.sleep(0.2)
+    """
+    source = source.replace("MICROSECONDS", str(2_000_000 + 2_000_000 * others))
+    workers = [bench.run(source, "--expiry-seconds", "1").consuming()]
+    (pid,) = bench.publish("q", '"slow"')
+    wait_until(workers[0].wrote, "the beginning of the call")
+    workers += [bench.run(source, "--expiry-seconds", "1") for _ in range(others)]
+    told = workers[0].wait_for("the whole process has stood still")
+    assert told["level"] == "warning"
+    assert f"jobs.native handles message {pid}" in told["msg"]
+    wait_until(lambda: bench.succeeded() == 1, "the one commit")
+    wait_until(bench.nothing_left, "empty places")
+    assert len(workers[0].wrote()) in (1, 1 + others)
+    assert [worker.stop() for worker in workers] == [0] * len(workers)
+    assert bench.succeeded() == 1

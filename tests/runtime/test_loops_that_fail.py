@@ -15,13 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.runtime.conftest import Bench
 from tests.runtime.running import RunningWorker, wait_until
-from tests.services import EmbeddedRedis
+from tests.services import EmbeddedRedis, free_port
+from worker_runtime.admin import start_admin
 from worker_runtime.channel import WorkerConfig
 from worker_runtime.child import Child
+from worker_runtime.fleet import Fleet
 from worker_runtime.settings import Settings
 
 #: What a loop is made of: the class and method that fail, as a worker process can import them.
@@ -173,3 +176,28 @@ def test_a_process_that_cannot_be_started_is_tried_again(bench: Bench) -> None:
     worker.consuming()
     assert worker.status()["processes"][1]["pid"] == second
     assert worker.stop() == 0
+
+
+async def test_a_page_of_the_admin_port_that_fails_takes_nothing_with_it() -> None:
+    class Fragile(Fleet):
+        broken = True
+
+        def queues(self) -> dict[str, dict[str, Any]]:
+            if self.broken:
+                raise RuntimeError("sabotage")
+            return super().queues()
+
+    async def refresh() -> None: ...
+
+    fleet, port = Fragile("r1", 0, 60.0), free_port()
+    runner = await start_admin(fleet, refresh, "127.0.0.1", port)
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            for path, code in (("/metrics", 500), ("/status", 500), ("/livez", 200), ("/readyz", 200)):
+                for _ in range(3):
+                    assert (await session.get(path)).status == code, path
+            fleet.broken = False
+            for path in ("/metrics", "/status"):
+                assert (await session.get(path)).status == 200, path
+    finally:
+        await runner.cleanup()
