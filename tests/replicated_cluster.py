@@ -118,12 +118,16 @@ class ReplicatedCluster(RedisCluster):
 
         _wait(promoted, "the replica's promotion")
         if not how:
-            self._elected[replica.port] = time.monotonic()
+            self.elected(replica)
         return replica
 
     def wait_for_promotion(self, replica: EmbeddedRedis, key: str) -> None:
         """Of its own accord, when the others have given the primary up."""
         _wait(lambda: self._serves(replica, key), "the replica's promotion")
+        self.elected(replica)
+
+    def elected(self, replica: EmbeddedRedis) -> None:
+        """The others have just voted for it."""
         self._elected[replica.port] = time.monotonic()
 
     def _stand(self, replica: EmbeddedRedis) -> None:

@@ -15,7 +15,7 @@ import redis
 
 from tests.replicated_cluster import ReplicatedCluster
 from tests.runtime.running import PATIENCE, wait_until
-from tests.services import EmbeddedRedis, free_port
+from tests.services import EmbeddedRedis, RedisCluster, free_port
 from worker_runtime.brokers.base import LedgerRow, QueueReading
 from worker_runtime.chaos.record import Record, read_account
 from worker_runtime.chaos.verdict import Published, judge
@@ -57,30 +57,40 @@ def test_kills_lose_nothing_and_the_namespace_is_gone_afterwards(tmp_path: Path)
     assert not list(tmp_path.iterdir()), "the record of a run without a fault is removed"
 
 
-def test_on_a_cluster_whose_primary_is_replaced_meanwhile(six: ReplicatedCluster, tmp_path: Path) -> None:
-    """A failover by hand loses nothing, so the verdict has to be as good as without one."""
+def test_on_a_cluster_that_replaces_primaries_meanwhile(six: ReplicatedCluster, tmp_path: Path) -> None:
+    """A failover that was asked for loses nothing, so the verdict has to be as good as without one."""
     namespace = "{chaos-moves}"
+    key = f"{namespace}.stats.chaos.success"
+    before = new = six.primary(key)
+    options = ("--namespace", namespace, "--minutes", "60", "--workers", "4", "--server-faults", "--json")
     process = subprocess.Popen(
-        _command(
-            "--broker", six.url, "--namespace", namespace, "--minutes", "60", "--workers", "4", "--json"
-        ),
+        _command("--broker", six.url, *options),
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        key = f"{namespace}.stats.chaos.success"
-        wait_until(lambda: int(six.ask(six.primary(key), "GET", key) or 0) > 50, "some commits")
-        new = six.fail_over(key)
-        before = int(six.ask(new, "GET", key))
-        wait_until(lambda: int(six.ask(new, "GET", key)) > before + 50, "commits on the new primary")
+        wait_until(lambda: six.primary(key) is not before, "a failover")
+        new = six.primary(key)
+        done = int(six.ask(new, "GET", key) or 0)
+        wait_until(lambda: int(six.ask(new, "GET", key) or 0) > done + 50, "commits on the new primary")
         process.send_signal(signal.SIGINT)
         result = json.loads(process.communicate(timeout=_LONG)[0])
     finally:
         process.kill()
+        six.elected(new)
     assert (process.returncode, result["lost"], result["committed_twice"], result["faults"]) == (0, 0, 0, [])
+    assert result["failovers"] >= 1
     assert result["kills"] > 0
     assert six.ask(new, "EXISTS", key) == 0, "the namespace is gone"
+
+
+@pytest.mark.parametrize("kind", ["alone", "without replicas"])
+def test_server_faults_are_refused_where_they_would_lose_work(kind: str, tmp_path: Path) -> None:
+    with EmbeddedRedis() if kind == "alone" else RedisCluster(1) as broker:
+        ran = _chaos(tmp_path, "--broker", broker.url, "--kills", "1", "--server-faults")
+        assert ran.returncode == 3
+        assert "leave --server-faults out" in ran.stderr
 
 
 def test_ctrl_c_ends_the_harm_and_still_judges(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from worker_runtime.brokers.base import Broker, BrokerUnavailableError, Place, QueueReading
 from worker_runtime.brokers.connect import broker_from_url
+from worker_runtime.chaos.failovers import Failovers
 from worker_runtime.chaos.footprint import Footprint
 from worker_runtime.chaos.plan import QUEUE, REVISIONS, TIMING, Plan
 from worker_runtime.chaos.record import read_account
@@ -36,6 +37,8 @@ class Wishes:
     kills: int | None
     workers: int
     seed: int
+    #: Ask the cluster again and again to replace the primary of the run.
+    server_faults: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +55,8 @@ class Progress:
     long_pauses: int = 0
     cuts: int = 0
     flushes: int = 0
+    #: Primaries that were replaced at our request.
+    failovers: int = 0
     published: int = 0
     success: int = 0
     private: int = 0
@@ -105,6 +110,9 @@ class Storm:
     async def run(self) -> Result:
         """Raises BrokerError when the broker fails the run itself, NurseryError when no worker can start."""
         await self._broker.check(QUEUE)
+        if self._wishes.server_faults:
+            self._failovers = Failovers(self._plan.url, self._plan.namespace, QUEUE)
+            self._failover_interval = await self._failovers.interval()
         self._inspector = self._broker.inspector()
         self._publisher = self._broker.publisher()
         try:
@@ -141,6 +149,8 @@ class Storm:
             tasks.create_task(self._publish_and_look())
             tasks.create_task(self._flush_scripts())
             tasks.create_task(self._supervised(nursery))
+            if self._wishes.server_faults:
+                tasks.create_task(self._replace_primaries())
             for _ in range(self._wishes.workers):
                 tasks.create_task(self._slot(nursery))
         storm_seconds = self._clock() - began
@@ -206,6 +216,14 @@ class Storm:
             await self._pause(self._chance.uniform(0.1, 2.0))
             await self._keys.flush_scripts()
             self.progress.flushes += 1
+
+    async def _replace_primaries(self) -> None:
+        # The first one, too, may come soon after one of somebody else, or of a run before this.
+        await self._pause(self._failover_interval)
+        while not self._over.is_set():
+            with contextlib.suppress(BrokerUnavailableError):
+                self.progress.failovers += await self._failovers.fail_over()
+            await self._pause(self._failover_interval * self._chance.uniform(1.0, 1.5))
 
     def _count_kill(self) -> None:
         self.progress.kills += 1

@@ -47,6 +47,11 @@ _LINE_EVERY = 5.0
     "--seed", type=int, help="Of the random choices. Moments differ all the same. [default: random]"
 )
 @click.option("--namespace", help="An empty one, for users whose ACL asks for a prefix. [default: random]")
+@click.option(
+    "--server-faults",
+    is_flag=True,
+    help="Also ask a Redis Cluster for failovers of the run's primary (CLUSTER FAILOVER).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def chaos_command(
     broker: str,
@@ -55,6 +60,7 @@ def chaos_command(
     workers: int,
     seed: int | None,
     namespace: str | None,
+    server_faults: bool,
     as_json: bool,
 ) -> None:
     """Publish messages, run workers, and kill them with SIGKILL, pause them beyond the expiry, cut their
@@ -68,7 +74,7 @@ def chaos_command(
     if minutes is None and kills is None:
         minutes = 1.0
     seed = secrets.randbits(32) if seed is None else seed
-    wishes = Wishes(minutes, kills, workers, seed)
+    wishes = Wishes(minutes, kills, workers, seed, server_faults)
     show = _Line(quiet=as_json)
     with ExitStack() as stack, broker_errors():
         if broker == EMBEDDED:
@@ -165,6 +171,7 @@ def _as_json(result: Result, wishes: Wishes) -> dict[str, Any]:
         "long_pauses": progress.long_pauses,
         "cuts": progress.cuts,
         "script_flushes": progress.flushes,
+        "failovers": progress.failovers,
         **{name: value for name, value in asdict(verdict).items() if name not in ("lost", "committed_twice")},
         "lost": len(verdict.lost),
         "committed_twice": len(verdict.committed_twice),
@@ -183,6 +190,7 @@ def _as_text(result: Result, wishes: Wishes) -> str:
         "pauses (SIGSTOP)": f"{progress.pauses:,}, {progress.long_pauses:,} longer than the expiry",
         "connections cut": f"{progress.cuts:,} times all of a worker's",
         "scripts flushed": f"{progress.flushes:,} times",
+        **({"primaries replaced": f"{progress.failovers:,} times"} if wishes.server_faults else {}),
         "published": f"{verdict.published:,}",
         "handled": f"{verdict.handled:,}",
         "lost": f"{len(verdict.lost):,}",
