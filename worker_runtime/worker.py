@@ -282,13 +282,13 @@ class Worker:
                 buffer.append(Settlement(delivery, commit))
                 self._to_settle.set()
             elif isinstance(result, Failure):
-                if result.superseded:
-                    self.state.superseded += 1
-                    self._forget(delivery)
-                    continue
                 if context is not None and context.commit is not None:
                     self._deferrals.give_up(context.commit)
-                self._reject(delivery, result)
+                if result.superseded:
+                    state.superseded += 1
+                    self._forget(delivery)
+                else:
+                    self._reject(delivery, result)
             else:
                 if context is not None:
                     contexts[id(delivery)] = context

@@ -276,7 +276,7 @@ def test_a_native_call_that_stops_the_whole_process(others: int, bench: Bench) -
                 ctypes.PyDLL(None).usleep(MICROSECONDS)  # keeps the interpreter to itself
             await asyncio.sleep(0.2)
     """
-    source = source.replace("MICROSECONDS", str(2_000_000 + 2_000_000 * others))
+    source = source.replace("MICROSECONDS", str(1_700_000 + 1_600_000 * others))
     workers = [bench.run(source, "--expiry-seconds", "1").consuming()]
     (pid,) = bench.publish("q", '"slow"')
     wait_until(workers[0].wrote, "the beginning of the call")

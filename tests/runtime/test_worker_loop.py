@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.scripted import ScriptedConsumer, deliveries
-from worker_runtime import App, Message
+from worker_runtime import App, Commit, Message
 from worker_runtime.brokers.base import Action, Delivery, Outcome, Settlement
 from worker_runtime.state import QueueState
 from worker_runtime.worker import Worker
@@ -335,3 +335,32 @@ def test_gauges_add_up_in_the_middle_of_a_transition() -> None:
     assert state.gauges() == (4, 0, 1)
     state.outstanding.clear()  # settled before the reader saw the rest
     assert state.gauges() == (0, 0, 0)
+
+
+async def test_a_handler_that_is_cancelled_for_its_lost_message_decides_nothing_any_more() -> None:
+    handles: dict[str, Commit] = {}
+    ended: list[str] = []
+
+    async def handler(message: Message, commit: Commit) -> None:
+        handles[message.pid] = commit
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(message.pid)
+
+    consumer = ScriptedConsumer(deliveries(2))
+    app = app_with(handler, coroutines=2, prefetch=2, cancel_superseded=True)
+    async with working(app, consumer) as (worker, state):
+        await until(lambda: len(handles) == 2)
+        lost = next(one for one in state.held() if one.pid == "p0")
+        lost.superseded = True
+        worker.superseded([lost])
+        await until(lambda: ended == ["p0"])
+        assert [one.pid for one in state.held()] == ["p1"], "its place is free, its neighbour goes on"
+        assert handles["p0"].confirm() is False
+        assert state.superseded == 1
+        other = state.held()[0]
+        other.superseded = True
+        worker.superseded([other])
+        await until(lambda: ended == ["p0", "p1"])
+    assert consumer.settled == []
