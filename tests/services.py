@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import redis
 
+from worker_runtime.brokers.nats.server import EmbeddedNats
 from worker_runtime.brokers.redis.server import EmbeddedRedis, free_port
 
 _SLOTS = 16384
-__all__ = ["EmbeddedRedis", "RedisCluster", "free_port"]
+__all__ = ["EmbeddedNats", "EmbeddedRedis", "RedisCluster", "free_port"]
 
 #: A cluster node talks to its peers on this much above its port; every version can do that.
 _BUS = 10_000

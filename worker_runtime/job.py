@@ -38,6 +38,14 @@ class Job:
     #: Cancel a handler whose message another worker has taken over.
     cancel_superseded: bool = False
 
+    @property
+    def max_tries(self) -> int:
+        """Deliveries that a message survives on a broker that counts retries and lost owners together: as
+        many as the policy tries and `max_takeovers` more. 0 is no limit."""
+        if not self.max_takeovers:
+            return 0
+        return self.max_takeovers + (self.retry.max_attempts if self.retry is not None else 0)
+
     def with_limits(self, coroutines: int | None, prefetch: int | None) -> Job:
         """The same job with other limits. A prefetch that was not given follows the coroutines only where
         it would be below them and the code did not ask for more. Raises RegistrationError."""

@@ -285,14 +285,15 @@ class WorkerProcess:
         consumers, renewals = [], []
         workers: list[Worker] = []
         for job in jobs:
-            state = QueueState(job.queue, job.name, job.coroutines, job.prefetch, app.timing.expiry)
-            consumer = broker.consumer(job.queue, self.identity)
+            timing = broker.timing(job.queue)
+            state = QueueState(job.queue, job.name, job.coroutines, job.prefetch, timing.expiry)
+            consumer = broker.consumer(job.queue, self.identity, max_tries=job.max_tries)
 
             def on_lost(lost: list[Delivery], index: int = len(workers)) -> None:
                 self._loop.call_soon_threadsafe(lambda: workers[index].superseded(lost))
 
             renewer = broker.renewer(state.queue, self.identity, max_takeovers=job.max_takeovers)
-            renewal = Renewal(state, renewer, app.timing, self._give_up, on_lost)
+            renewal = Renewal(state, renewer, timing, self._give_up, on_lost)
             await self._background.call(renewal.start())
 
             async def verify(renewal: Renewal = renewal) -> bool:

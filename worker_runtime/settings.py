@@ -108,7 +108,7 @@ VARIABLES: tuple[Variable, ...] = (
         "QUEUEWORKER_BROKER_URL",
         "broker_url",
         _word,
-        "where the queue lives: redis://, redis+cluster:// or redis+sentinel://, and rediss for TLS",
+        "where the queue lives: redis://, redis+cluster:// or redis+sentinel:// (rediss for TLS), nats:// or tls://",
     ),
     Variable(
         "QUEUEWORKER_NAMESPACE", "namespace", _word, "prefix of all keys; on Redis Cluster with a {hash tag}"

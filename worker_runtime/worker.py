@@ -210,6 +210,14 @@ class Worker:
                     received.poisoned,
                     extra=self._extra,
                 )
+            if received.crash_loops:
+                state.dead_lettered += received.crash_loops
+                log.error(
+                    "%d messages were handed out too often without being settled and are dead letters now "
+                    "(crash-loop)",
+                    received.crash_loops,
+                    extra=self._extra,
+                )
             self._note_fence(received.fenced.reason if received.fenced else "")
             if received.deliveries:
                 self._accept(received.deliveries, late=clock() - started > late)

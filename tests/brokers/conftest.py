@@ -10,9 +10,10 @@ import pytest
 import redis
 
 from tests.brokers.dragonfly_rules import DragonflyRules
+from tests.brokers.nats_site import NatsSite, fresh_site
 from tests.brokers.site import Site
 from tests.sentinels import WatchedRedis
-from tests.services import EmbeddedRedis, RedisCluster
+from tests.services import EmbeddedNats, EmbeddedRedis, RedisCluster
 
 #: URL of a server on which the conformance suite runs as well.
 GIVEN_SERVER = "QUEUEWORKER_TEST_SERVER_URL"
@@ -91,22 +92,48 @@ def on_sentinel(redis_watched: WatchedRedis, make_site: Callable[..., Site]) -> 
     return make_site(redis_watched.url, client, f"t{secrets.token_hex(4)}")
 
 
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[EmbeddedNats]:
+    with EmbeddedNats() as server:
+        yield server
+
+
+@pytest.fixture
+async def on_nats(nats_server: EmbeddedNats) -> AsyncIterator[NatsSite]:
+    site = await fresh_site(nats_server.url)
+    yield site
+    await site.close()
+
+
+#: Broker under the conformance suite -> its fixture and what it can do.
 _SITES = {
-    "redis": "standalone",
-    "cluster": "on_cluster",
-    "sentinel": "on_sentinel",
-    "dragonfly-rules": "by_dragonfly_rules",
-    **({"given": "on_given_server"} if os.environ.get(GIVEN_SERVER) else {}),
+    "redis": ("standalone", Site.can),
+    "cluster": ("on_cluster", Site.can),
+    "sentinel": ("on_sentinel", Site.can),
+    "dragonfly-rules": ("by_dragonfly_rules", Site.can),
+    **({"given": ("on_given_server", Site.can)} if os.environ.get(GIVEN_SERVER) else {}),
+    "nats": ("on_nats", NatsSite.can),
 }
 
 
-# Whatever server is below, scripts do not run on it there.
-_MARKS = {"dragonfly-rules": [pytest.mark.any_server]}
+# Whatever Redis server is below, scripts do not run on it there, and NATS is none.
+_MARKS = {name: [pytest.mark.any_server] for name in ("dragonfly-rules", "nats")}
 
 
-@pytest.fixture(params=[pytest.param(name, marks=_MARKS.get(name, [])) for name in _SITES])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each case runs on the brokers that can do what it `needs`."""
+    if "site" not in metafunc.fixturenames:
+        return
+    needs = {word for mark in metafunc.definition.iter_markers("needs") for word in mark.args}
+    chosen = [
+        pytest.param(name, marks=_MARKS.get(name, [])) for name, (_, can) in _SITES.items() if needs <= can
+    ]
+    metafunc.parametrize("site", chosen, indirect=True)
+
+
+@pytest.fixture
 def site(request: pytest.FixtureRequest) -> Site:
     """The broker under the conformance suite: standalone, on a cluster, watched by Sentinels, with
-    scripts run as Dragonfly runs them, and on a server of which the environment gives the URL."""
-    found: Site = request.getfixturevalue(_SITES[request.param])
+    scripts run as Dragonfly runs them, on a server of which the environment gives the URL, and on NATS."""
+    found: Site = request.getfixturevalue(_SITES[request.param][0])
     return found

@@ -36,8 +36,17 @@ CALM = Timing(expiry=600, reservation=600, block=30, command_timeout=60)
 HASTY = dataclasses.replace(CALM, expiry=0.001, reservation=0.001)
 
 
+#: What some brokers can do and others cannot; `needs` chooses the cases of the suite by it.
+CAN_TAKE_OVER = "take over"  # expired work is given back by `recover`; until then its late owner may settle
+CAN_COUNT_PLACES = "count places"  # what is free, failed, delayed or in work is counted apart
+CAN_KEEP_A_LEDGER = "keep a ledger"
+CAN_RENAME_RETRIES = "rename retries"  # a retry is a new message; `promote` makes it ready
+
+
 class Site:
     """`client` is an ordinary redis-py client for looking and for meddling from outside."""
+
+    can: frozenset[str] = frozenset({CAN_TAKE_OVER, CAN_COUNT_PLACES, CAN_KEEP_A_LEDGER, CAN_RENAME_RETRIES})
 
     def __init__(self, url: str, client: Any, namespace: str) -> None:
         self.url = url
@@ -88,6 +97,26 @@ class Site:
             return await inspector.read("q")
         finally:
             await inspector.close()
+
+    async def somebody_waits(self) -> bool:
+        """Whether a consumer waits for work at this moment."""
+        return await asyncio.to_thread(self._somebody_blocks)
+
+    def _somebody_blocks(self) -> bool:
+        where = {"target_nodes": "all"} if "cluster" in self.url else {}
+        nodes: Any = self.client.info("clients", **where)
+        sections = nodes.values() if "blocked_clients" not in nodes else [nodes]
+        return any(section["blocked_clients"] for section in sections)
+
+    def free(self, reading: QueueReading) -> int:
+        """Messages that nobody has, where the broker can tell; all that are not settled where it cannot."""
+        assert not reading.private
+        assert not reading.reservations
+        return reading.ready
+
+    def failed(self, reading: QueueReading) -> int:
+        """Messages that a handler rejected."""
+        return reading.failed
 
     def ready(self) -> list[bytes]:
         """Raw bytes in the order in which they will be taken."""

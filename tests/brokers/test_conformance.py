@@ -9,7 +9,19 @@ import re
 
 import pytest
 
-from tests.brokers.site import CALM, HASTY, PATIENCE, Site, eventually, receive, settle
+from tests.brokers.site import (
+    CALM,
+    CAN_COUNT_PLACES,
+    CAN_KEEP_A_LEDGER,
+    CAN_RENAME_RETRIES,
+    CAN_TAKE_OVER,
+    HASTY,
+    PATIENCE,
+    Site,
+    eventually,
+    receive,
+    settle,
+)
 from worker_runtime.brokers.base import Action, Outcome, PayloadRefusedError, Settlement, Swept
 
 
@@ -42,20 +54,10 @@ async def test_a_receive_takes_what_is_there_and_never_more_than_asked(site: Sit
 async def test_a_waiting_receive_gets_what_is_published(site: Site) -> None:
     consumer = site.consumer()
     waiting = asyncio.create_task(consumer.receive(100))
-    await eventually(lambda: asyncio.to_thread(_somebody_blocks, site))
+    await eventually(site.somebody_waits)
     await site.publish(b"1")
     received = await asyncio.wait_for(waiting, PATIENCE)
     assert [one.payload for one in received.deliveries] == [b"1"]
-
-
-def _somebody_blocks(site: Site) -> bool:
-    nodes = site.client.info("clients", **_everywhere(site))
-    sections = nodes.values() if "blocked_clients" not in nodes else [nodes]
-    return any(section["blocked_clients"] for section in sections)
-
-
-def _everywhere(site: Site) -> dict[str, str]:
-    return {"target_nodes": "all"} if "cluster" in site.url else {}
 
 
 async def test_an_empty_queue_answers_after_the_blocking_time(site: Site) -> None:
@@ -66,7 +68,7 @@ async def test_an_empty_queue_answers_after_the_blocking_time(site: Site) -> Non
 async def test_interrupt_ends_a_wait_and_forbids_the_next(site: Site) -> None:
     consumer = site.consumer(timing=dataclasses.replace(CALM, block=10_000))
     waiting = asyncio.create_task(consumer.receive(1))
-    await eventually(lambda: asyncio.to_thread(_somebody_blocks, site))
+    await eventually(site.somebody_waits)
     consumer.interrupt()
     assert not (await asyncio.wait_for(waiting, PATIENCE)).deliveries
     assert not (await receive(consumer)).deliveries
@@ -77,13 +79,13 @@ async def test_interrupt_ends_a_wait_and_forbids_the_next(site: Site) -> None:
 async def test_nothing_is_left_in_private_places_after_close(site: Site) -> None:
     consumer = site.consumer(timing=dataclasses.replace(CALM, block=10_000))
     waiting = asyncio.create_task(consumer.receive(1))
-    await eventually(lambda: asyncio.to_thread(_somebody_blocks, site))
+    await eventually(site.somebody_waits)
     consumer.interrupt()
     await site.publish(*numbered(3))
     await asyncio.wait_for(waiting, PATIENCE)
     await consumer.close()
-    reading = await site.read()
-    assert (reading.ready, reading.private) == (3, 0)
+    assert site.free(await site.read()) == 3
+    assert len((await receive(site.consumer("w2"))).deliveries) == 3
 
 
 async def test_commit(site: Site) -> None:
@@ -101,9 +103,10 @@ async def test_reject(site: Site) -> None:
     received = await receive(consumer)
     assert await settle(consumer, received.deliveries, Action.REJECT) == [Outcome.REJECTED]
     reading = await site.read()
-    assert (reading.failed, reading.success, reading.processing, reading.private) == (1, 0, 0, 0)
+    assert (site.failed(reading), reading.success, reading.processing, reading.private) == (1, 0, 0, 0)
 
 
+@pytest.mark.needs(CAN_RENAME_RETRIES)
 async def test_a_retry_is_a_new_message_with_the_same_bytes(site: Site) -> None:
     payload = b'{"a":[ ],"b":{},"c":1.0,"d":"\\u00e9\xc3\xa9\\/"}'
     await site.publish(payload)
@@ -124,6 +127,7 @@ async def test_a_retry_is_a_new_message_with_the_same_bytes(site: Site) -> None:
     assert (row.claimed, row.committed, row.rejected) == (4, 1, 3)
 
 
+@pytest.mark.needs(CAN_RENAME_RETRIES)
 async def test_a_retry_waits_for_its_time(site: Site) -> None:
     await site.publish(b"1", b"2")
     consumer, renewer = site.consumer(), site.renewer()
@@ -167,8 +171,11 @@ async def test_dead_letters_and_failed_messages_keep_payload_and_reason(site: Si
     [failed] = await maintenance.retained("q", dead=False)
     assert (failed.pid, failed.why, failed.reason) == (two.pid, "handler", "KeyError")
     reading = await site.read()
-    assert (reading.dead, reading.failed, reading.private) == (1, 1, 0)
-    assert reading.ledger["r9"].rejected == 2
+    assert (reading.dead + reading.failed, reading.private) == (2, 0)
+    if CAN_COUNT_PLACES in site.can:
+        assert (reading.dead, reading.failed) == (1, 1)
+    if CAN_KEEP_A_LEDGER in site.can:
+        assert reading.ledger["r9"].rejected == 2
 
 
 async def test_released_work_comes_back_first_and_in_order(site: Site) -> None:
@@ -192,7 +199,12 @@ async def test_more_releases_than_fit_into_one_call_keep_their_order(site: Site)
     outcomes = await settle(consumer, deliveries, Action.RELEASE)
     assert set(outcomes) == {Outcome.RELEASED}
     assert [one.payload for one in (await receive(consumer, 1000)).deliveries] == numbered(1000)
-    assert (await site.read()).ready == 1500
+    if CAN_COUNT_PLACES in site.can:
+        assert (await site.read()).ready == 1500
+    rest = []
+    while len(rest) < 1500:
+        rest += (await receive(consumer, 1000)).deliveries
+    assert [one.payload for one in rest] == numbered(2500)[1000:]
 
 
 async def test_each_settlement_is_judged_on_its_own(site: Site) -> None:
@@ -213,6 +225,7 @@ async def test_each_settlement_is_judged_on_its_own(site: Site) -> None:
     assert (await site.read()).success == 2
 
 
+@pytest.mark.needs(CAN_TAKE_OVER)
 async def test_expired_work_is_taken_over_and_the_old_owner_is_superseded(site: Site) -> None:
     await site.publish(*numbered(3))
     old = site.consumer("old", timing=HASTY)
@@ -235,6 +248,7 @@ async def _recovered(renewer: object) -> bool:
     return (await renewer.recover()).deliveries > 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.needs(CAN_TAKE_OVER)
 async def test_a_late_owner_may_settle_when_nobody_took_over(site: Site) -> None:
     await site.publish(b"1")
     consumer = site.consumer(timing=HASTY)
@@ -245,6 +259,7 @@ async def test_a_late_owner_may_settle_when_nobody_took_over(site: Site) -> None
     assert (await renewer.recover()).deliveries == 0
 
 
+@pytest.mark.needs(CAN_TAKE_OVER)
 async def test_renewed_work_is_left_alone(site: Site) -> None:
     await site.publish(b"1")
     consumer = site.consumer(timing=HASTY)
@@ -254,6 +269,7 @@ async def test_renewed_work_is_left_alone(site: Site) -> None:
     assert (await site.read()).owned == 1
 
 
+@pytest.mark.needs(CAN_TAKE_OVER)
 async def test_one_winner_when_commit_and_recovery_race(site: Site) -> None:
     seed = random.Random(4)
     consumer, renewers = site.consumer(timing=HASTY), [site.renewer(f"r{n}") for n in range(3)]
@@ -286,8 +302,7 @@ async def test_a_cancelled_receive_strands_nothing(site: Site) -> None:
         if not isinstance(got[0], BaseException):
             await settle(consumer, got[0].deliveries, Action.RELEASE)
         await consumer.close()
-        reading = await site.read()
-        assert (reading.ready, reading.private, len(reading.reservations)) == (5, 0, 0)
+        assert site.free(await site.read()) == 5
     payloads = [one.payload for one in (await receive(site.consumer())).deliveries]
     assert payloads == numbered(5)
 
@@ -314,6 +329,7 @@ async def test_what_is_not_json_is_not_published(site: Site) -> None:
     assert (await site.read()).ready == 0
 
 
+@pytest.mark.needs(CAN_COUNT_PLACES)
 async def test_the_reading_says_where_everything_is(site: Site) -> None:
     await site.publish(*numbered(5))
     a, b = site.consumer("wa", "ra"), site.consumer("wb", "rb")
@@ -338,7 +354,7 @@ async def test_the_retry_sweep_publishes_failed_messages_again_oldest_first(site
     deliveries = (await receive(consumer, 1000)).deliveries
     await settle(consumer, deliveries, Action.REJECT)
     maintenance = site.maintenance()
-    assert await maintenance.retry("q", limit=3) == Swept(retried=3, kept=197)
+    assert (await maintenance.retry("q", limit=3)).retried == 3
     steps: list[Swept] = []
     assert await maintenance.retry("q", on_step=steps.append) == Swept(retried=447)
     assert len(steps) > 1
@@ -357,7 +373,8 @@ async def test_sweeps_by_attempts(site: Site) -> None:
     await settle(consumer, (await receive(consumer, 3)).deliveries, Action.REJECT)
     await maintenance.retry("q")
     await settle(consumer, (await receive(consumer, 6)).deliveries, Action.REJECT)
-    assert await maintenance.retry("q", max_attempts=1, limit=4) == Swept(retried=3, parked=1, kept=2)
+    swept = await maintenance.retry("q", max_attempts=1, limit=4)
+    assert (swept.retried, swept.parked) == (3, 1)
     assert await maintenance.park("q", max_attempts=2) == Swept(kept=2)
     assert await maintenance.park("q", max_attempts=1) == Swept(parked=2)
     assert (await site.read()).dead == 3

@@ -183,6 +183,9 @@ class Received:
     #: Messages that could not be decoded and were put aside in this call, raw bytes kept.
     poisoned: int = 0
     fenced: Fenced | None = None
+    #: Messages that were handed out too often without being settled, and went to the dead letters in this
+    #: call. Only brokers that count deliveries by themselves judge this when they receive.
+    crash_loops: int = 0
 
 
 class Consumer(Protocol):
@@ -412,7 +415,16 @@ class Broker(Protocol):
         types). Raises a BrokerError whose text says what was read and what to do."""
         ...
 
-    def consumer(self, queue: str, identity: WorkerIdentity) -> Consumer: ...
+    def timing(self, queue: str) -> Timing:
+        """The durations that hold for this queue. A broker that keeps an expiry of its own knows it after
+        `check`."""
+        ...
+
+    def consumer(self, queue: str, identity: WorkerIdentity, *, max_tries: int = MAX_TAKEOVERS) -> Consumer:
+        """`max_tries`: a message that was handed out this often without being settled is a dead letter, 0 is
+        never. Only for brokers that count deliveries by themselves, retries included; the others count
+        takeovers, see `renewer`."""
+        ...
 
     def renewer(self, queue: str, identity: WorkerIdentity, *, max_takeovers: int = MAX_TAKEOVERS) -> Renewer:
         """`max_takeovers` is the takeover that a message does not survive; 0 is none."""

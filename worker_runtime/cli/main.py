@@ -29,6 +29,7 @@ _OWN = {
     "unfence": ("worker_runtime.cli.fence", "unfence_command"),
     "verify-empty": ("worker_runtime.cli.verify_empty", "verify_empty_command"),
     "explain": ("worker_runtime.cli.explain", "explain_command"),
+    "provision": ("worker_runtime.cli.provision", "provision_command"),
     "recover": ("worker_runtime.cli.recover", "recover_command"),
     "retry": ("worker_runtime.cli.retry", "retry_command"),
     "park": ("worker_runtime.cli.park", "park_command"),

@@ -64,7 +64,12 @@ class RedisBroker:
         finally:
             await link.close(timeout=0.2)
 
-    def consumer(self, queue: str, identity: WorkerIdentity) -> Consumer:
+    def timing(self, queue: str) -> Timing:
+        """See `Broker.timing`."""
+        return self._timing
+
+    def consumer(self, queue: str, identity: WorkerIdentity, *, max_tries: int = MAX_TAKEOVERS) -> Consumer:
+        """`max_tries` does not matter here: takeovers are counted where they happen."""
         _check_identity(identity)
         keys = self._keys(queue)
         return RedisConsumer(keys, identity, self._timing, self._maker(keys))

@@ -1,0 +1,176 @@
+"""Real worker processes and commands on NATS JetStream."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.running import RunningWorker, environment, queueworker, wait_until
+from tests.services import EmbeddedNats
+
+SOURCE = """
+    import asyncio
+    from pathlib import Path
+    from worker_runtime import App, Retry
+
+    app = App.from_env()
+
+    @app.job("q", coroutines=4, prefetch=20, retry=Retry(max_attempts=2, backoff=0.1))
+    async def job(payload: dict) -> None:
+        while "wait" in payload and not Path(payload["wait"]).exists():
+            await asyncio.sleep(0.02)
+        with open("ran", "a") as file:
+            file.write(f"{payload['n']}\\n")
+        if "fail" in payload:
+            raise ValueError("it fails")
+"""
+
+
+class Place:
+    """One server, and the workers that a test started on it."""
+
+    def __init__(self, server: EmbeddedNats, directory: Path) -> None:
+        self.server = server
+        self.directory = directory
+        self.env = environment(server.url, "utopia-queue", QUEUEWORKER_EXPIRY_SECONDS="30")
+        self.workers: list[RunningWorker] = []
+
+    def run(self, *flags: str, source: str = SOURCE, **more: Any) -> RunningWorker:
+        self.workers.append(RunningWorker(self.directory, source, self.env, *flags, **more))
+        return self.workers[-1]
+
+    def command(self, *arguments: str, code: int = 0, text: str = "") -> str:
+        done = queueworker(*arguments, env=self.env, text=text)
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def reading(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.command("inspect", "q", "--json"))
+        return found
+
+    def publish(self, *payloads: dict[str, Any]) -> None:
+        lines = "\n".join(json.dumps(one) for one in payloads)
+        self.command("publish", "q", "--file", "-", text=lines)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with EmbeddedNats() as server:
+        found = Place(server, tmp_path)
+        found.command("provision", "q", "--ack-wait", "30")
+        yield found
+        for worker in found.workers:
+            if worker.process.poll() is None:
+                worker.kill_group()
+
+
+def test_every_command_on_one_queue(place: Place) -> None:
+    worker = place.run("--revision", "r1", "--processes", "2").consuming()
+    place.publish(*({"n": n} for n in range(500)), {"n": 500, "fail": True})
+    wait_until(lambda: len(worker.wrote()) == 502, "every message once and the failing one twice")
+    assert sorted(set(map(int, worker.wrote()))) == list(range(501))
+    wait_until(lambda: place.reading()["owned"] == 0, "everything settled")
+
+    reading = place.reading()
+    assert (reading["ready"], reading["dead"], reading["success"]) == (0, 1, 500)
+    assert {each["revision"] for each in reading["workers"]} == {"r1"}
+    assert len(reading["workers"]) == 2
+    assert "holds nothing private" in place.command("verify-empty", "q", "--quiet-seconds", "0.5")
+    dead = json.loads(place.command("dead", "q", "--json"))["messages"]
+    [pid] = [each["pid"] for each in dead]
+    assert "exhausted" in place.command("explain", "q", pid)
+
+    place.command("fence", "q", "--revision", "r1", "--reason", "being rolled back")
+    wait_until(lambda: not worker.status()["receiving"], "the fence at both processes")
+    place.publish({"n": 1000})
+    assert place.reading()["ready"] == 1
+    place.command("unfence", "q", "--revision", "r1")
+    wait_until(lambda: "1000" in worker.wrote(), "work after the fence was lifted")
+
+    assert "Retried 1 dead letters" in place.command("retry", "q", "--dead")
+    wait_until(lambda: worker.wrote().count("500") == 4, "both tries of the one that fails")
+    place.command("recover", "q")
+    assert worker.stop() == 0
+
+
+def test_a_stopping_worker_gives_back_what_never_started(place: Place) -> None:
+    gate = place.directory / "gate"
+    place.publish(*({"n": n, "wait": str(gate)} for n in range(30)))
+    worker = place.run().consuming()
+    worker.wait_for_counts(waiting=16, running=4)
+    worker.signal()
+    worker.wait_for("gives back 16 messages")
+    gate.touch()
+    assert worker.ended() == 0
+    assert sorted(map(int, worker.wrote())) == [0, 1, 2, 3]
+    second = place.run().consuming()
+    wait_until(lambda: len(second.wrote()) == 30, "the rest")
+    assert sorted(map(int, second.wrote())) == list(range(30))
+    assert second.stop() == 0
+    assert place.reading()["dead"] == 0
+
+
+def test_a_killed_worker_leaves_its_work_to_the_next(place: Place) -> None:
+    place.command("provision", "q", "--ack-wait", "2", "--update")
+    gate = place.directory / "gate"
+    place.publish(*({"n": n, "wait": str(gate)} for n in range(10)))
+    flags = ("--expiry-seconds", "2")
+    first = place.run(*flags).consuming()
+    first.wait_for_counts(running=4)
+    first.kill_group()
+    gate.touch()
+    second = place.run(*flags).consuming()
+    wait_until(lambda: len(set(second.wrote())) == 10, "all of them")
+    wait_until(lambda: place.reading()["success"] == 10, "the commits")
+    assert second.stop() == 0
+
+
+def test_a_worker_that_slept_past_the_ack_wait_settles_nothing_of_others(place: Place) -> None:
+    place.command("provision", "q", "--ack-wait", "2", "--update")
+    gate = place.directory / "gate"
+    place.publish({"n": 1, "wait": str(gate)})
+    flags = ("--expiry-seconds", "2")
+    sleeper = place.run(*flags).consuming()
+    sleeper.wait_for_counts(running=1)
+    os.killpg(sleeper.process.pid, signal.SIGSTOP)
+    other = place.run(*flags).consuming()
+    other.wait_for_counts(running=1)
+    os.killpg(sleeper.process.pid, signal.SIGCONT)
+    gate.touch()
+    other.wait_for_counts(committed=1)
+    sleeper.wait_for_counts(superseded=1, committed=0)
+    assert place.reading()["success"] == 1
+    assert (sleeper.stop(), other.stop()) == (0, 0)
+
+
+def test_a_worker_goes_on_after_its_server_was_killed(place: Place) -> None:
+    worker = place.run().consuming()
+    place.publish({"n": 1})
+    wait_until(lambda: worker.wrote() == ["1"], "the first")
+    place.server.kill()
+    worker.wait_for("broker lost")
+    place.server.restart()
+    place.publish({"n": 2})
+    wait_until(lambda: "2" in worker.wrote(), "work after the server is back")
+    assert worker.stop() == 0
+
+
+def test_an_ack_wait_below_the_renewal_is_refused_at_the_start(place: Place) -> None:
+    place.command("provision", "q", "--ack-wait", "5", "--update")
+    worker = place.run(admin=False)
+    assert worker.ended() == 3
+    assert "takes work back after 5 s" in worker.transcript()
+
+
+def test_provisioning_is_for_nats_only() -> None:
+    env = environment("redis://127.0.0.1:1", secrets.token_hex(4))
+    done = queueworker("provision", "q", env=env)
+    assert done.returncode == 2
+    assert "needs no provisioning" in done.stderr

@@ -1,0 +1,196 @@
+"""JetStream's API: requests and answers in JSON, refusals as errors that say what to do."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from worker_runtime.brokers.base import BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.nats.link import NOBODY, Link
+from worker_runtime.brokers.nats.wire import LostReplyError, Reply, decode_headers
+
+NO_MESSAGE, NO_CONSUMER, NO_STREAM = 10037, 10014, 10059
+#: Refusals that pass by themselves: no leader, no quorum, out of some resource for a moment.
+_LATER = frozenset({10008, 10009, 10023, 10039, 10074, 10118, 10120, 10164, 10167})
+
+
+class ApiError(BrokerRefusedError):
+    """JetStream answered and refused. `code` is its err_code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message as a stream keeps it. `at` is when it was stored, seconds since the epoch."""
+
+    subject: str
+    sequence: int
+    payload: bytes
+    headers: dict[str, str]
+    at: float
+
+
+def read_answer(reply: Reply, where: str, doing: str) -> dict[str, Any]:
+    """Raises ApiError, BrokerRefusedError or BrokerUnavailableError when it is not a success."""
+    if reply.status == NOBODY:
+        raise BrokerUnavailableError(
+            f"NATS at {where} cannot {doing}: nobody answers for JetStream there; it is not enabled for this"
+            " account, or its servers are electing a leader"
+        )
+    if reply.status == 403:
+        raise BrokerRefusedError(f"NATS at {where} does not let this user {doing}: {reply.words}")
+    try:
+        answer: dict[str, Any] = json.loads(reply.payload)
+    except ValueError:
+        raise BrokerUnavailableError(
+            f"NATS at {where} cannot {doing}: its answer is {reply.payload[:80]!r} and not JSON"
+        ) from None
+    error = answer.get("error")
+    if error:
+        code = int(error.get("err_code", error.get("code", 0)))
+        text = f"NATS at {where} cannot {doing}: {error.get('description', 'it does not say why')} ({code})"
+        if code in _LATER:
+            raise BrokerUnavailableError(text)
+        raise ApiError(text, code)
+    return answer
+
+
+async def call(
+    link: Link, subject: str, body: dict[str, Any] | None, doing: str, *, patience: float = 0.0
+) -> dict[str, Any]:
+    """One request to $JS.API. `doing` completes "NATS cannot ..."."""
+    payload = b"" if body is None else json.dumps(body).encode()
+    reply = await link.request(f"$JS.API.{subject}", payload, patience=patience)
+    return read_answer(reply, link.name, doing)
+
+
+async def find(
+    link: Link, subject: str, body: dict[str, Any] | None, doing: str, *, patience: float = 0.0
+) -> dict[str, Any] | None:
+    """The same, None when what is asked for is not there."""
+    try:
+        return await call(link, subject, body, doing, patience=patience)
+    except ApiError as error:
+        if error.code in (NO_MESSAGE, NO_CONSUMER, NO_STREAM):
+            return None
+        raise
+
+
+async def stream_info(
+    link: Link, stream: str, subjects: str = "", *, patience: float = 0.0
+) -> dict[str, Any] | None:
+    """None when there is no such stream. `subjects` asks for the counts of the subjects that match it."""
+    body = {"subjects_filter": subjects} if subjects else None
+    return await find(link, f"STREAM.INFO.{stream}", body, f"describe the stream {stream}", patience=patience)
+
+
+async def consumer_info(
+    link: Link, stream: str, durable: str, *, patience: float = 0.0
+) -> dict[str, Any] | None:
+    doing = f"describe the consumer {durable} of {stream}"
+    return await find(link, f"CONSUMER.INFO.{stream}.{durable}", None, doing, patience=patience)
+
+
+async def get_message(link: Link, stream: str, question: dict[str, Any]) -> Stored | None:
+    """By {"seq": n}, {"last_by_subj": s} or {"seq": n, "next_by_subj": s}, read from the leader."""
+    answer = await find(link, f"STREAM.MSG.GET.{stream}", question, f"read a message of {stream}")
+    return None if answer is None else _stored(answer)
+
+
+async def get_messages(link: Link, stream: str, questions: Sequence[dict[str, Any]]) -> list[Stored | None]:
+    """Many at once. Raises BrokerError when one of them could not be read."""
+    replies: list[Reply | None] = [None] * len(questions)
+    subject = f"$JS.API.STREAM.MSG.GET.{stream}"
+
+    def note(index: int, reply: Reply) -> None:
+        replies[index] = reply
+
+    await link.ask([(subject, b"", json.dumps(one).encode()) for one in questions], note)
+    found: list[Stored | None] = []
+    for reply in replies:
+        if reply is None:
+            raise LostReplyError(f"NATS at {link.name} did not say what {stream} holds")
+        try:
+            found.append(_stored(read_answer(reply, link.name, f"read a message of {stream}")))
+        except ApiError as error:
+            if error.code != NO_MESSAGE:
+                raise
+            found.append(None)
+    return found
+
+
+async def delete_message(link: Link, stream: str, sequence: int) -> bool:
+    """False when it was gone. What is deleted is not overwritten with random bytes first."""
+    body = {"seq": sequence, "no_erase": True}
+    doing = f"delete message {sequence} of {stream}"
+    try:
+        await call(link, f"STREAM.MSG.DELETE.{stream}", body, doing)
+    except ApiError as error:
+        if error.code in (NO_MESSAGE, 10057):
+            return False
+        raise
+    return True
+
+
+async def purge_subject(link: Link, stream: str, subject: str) -> int:
+    """Remove every message of one subject. How many were."""
+    body = {"filter": subject}
+    answer = await call(link, f"STREAM.PURGE.{stream}", body, f"remove {subject} from {stream}")
+    return int(answer.get("purged", 0))
+
+
+class PubAck(msgspec.Struct):
+    """A stream's word that it has the message."""
+
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+
+
+_pub_ack = msgspec.json.Decoder(PubAck).decode
+
+
+def read_pub_ack(reply: Reply, where: str, doing: str) -> PubAck:
+    """Raises as `read_answer`."""
+    if not reply.status and b'"error"' not in reply.payload:
+        try:
+            return _pub_ack(reply.payload)
+        except msgspec.DecodeError:
+            pass
+    if reply.status == NOBODY:
+        raise BrokerUnavailableError(
+            f"NATS at {where} cannot {doing}: no stream takes it; run `queueworker provision`, or its servers"
+            " are electing a leader"
+        )
+    answer = read_answer(reply, where, doing)
+    return PubAck(str(answer.get("stream", "")), int(answer.get("seq", 0)), bool(answer.get("duplicate")))
+
+
+def _stored(answer: dict[str, Any]) -> Stored:
+    message = answer["message"]
+    return Stored(
+        str(message["subject"]),
+        int(message["seq"]),
+        base64.b64decode(message.get("data", "")),
+        decode_headers(base64.b64decode(message["hdrs"])) if message.get("hdrs") else {},
+        seconds_of(message["time"]),
+    )
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since the epoch of the server's way to write a time, which may have nine decimal places."""
+    head, dot, rest = text.partition(".")
+    if not dot:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    zone = rest[len(digits) :].replace("Z", "+00:00")
+    return datetime.fromisoformat(f"{head}{zone}").timestamp() + float(f"0.{digits}")

@@ -1,0 +1,108 @@
+"""A connection that comes back: it connects when needed, and what was lost with one is never sent on the
+next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from worker_runtime.brokers.base import BrokerUnavailableError
+from worker_runtime.brokers.nats.address import Address
+from worker_runtime.brokers.nats.wire import (
+    LostReplyError,
+    NotSentError,
+    OnReply,
+    Reply,
+    Request,
+    Wire,
+    connect,
+)
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 0.5
+#: No responders: the server says that nobody was there to receive it.
+NOBODY = 503
+
+
+class Link:
+    """`timeout` is how long one request may take, in seconds. Opens nothing by itself."""
+
+    def __init__(self, address: Address, timeout: float, name: str) -> None:
+        self.timeout = timeout
+        self._address = address
+        self._name = name
+        self._wire: Wire | None = None
+        self._connecting = asyncio.Lock()
+        self._shut = False
+
+    @property
+    def name(self) -> str:
+        return self._wire.name if self._wire is not None else self._address.display_url
+
+    async def opened(self, patience: float = 0.0) -> Wire:
+        """A connection that works as far as is known. An absent server is waited for `patience` seconds.
+        Raises BrokerError."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + patience, _FIRST_PAUSE
+        async with self._connecting:
+            while self._wire is None or self._wire.gone:
+                if self._shut:
+                    raise NotSentError(f"NATS at {self._address.display_url}: this client was closed")
+                try:
+                    self._wire = await connect(self._address, self.timeout, self._name)
+                except BrokerUnavailableError:
+                    if loop.time() + pause > until:
+                        raise
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+            return self._wire
+
+    def drop(self) -> None:
+        """Give the connection up at once; the next operation opens another."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float | None = None) -> None:
+        """As `Wire.ask` on a connection that works. One whose answers did not all come in time is dropped:
+        what may still be in its buffer must not arrive later. Raises BrokerError when nothing was sent."""
+        wire = await self.opened()
+        left = len(requests)
+
+        def count(index: int, reply: Reply) -> None:
+            nonlocal left
+            left -= 1
+            on_reply(index, reply)
+
+        try:
+            await wire.ask(requests, count, self.timeout if timeout is None else timeout)
+        finally:
+            if left and wire is self._wire:
+                self.drop()
+
+    async def request(
+        self, subject: str, payload: bytes = b"", headers: bytes = b"", *, patience: float = 0.0
+    ) -> Reply:
+        """The answer to one request. While nobody receives it (no leader yet, no server) it is tried again
+        for `patience` seconds. Raises NotSentError or LostReplyError, or BrokerRefusedError."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + patience, _FIRST_PAUSE
+        while True:
+            wire = await self.opened(max(0.0, until - loop.time()))
+            replies = await self._answers(subject, headers, payload)
+            if not replies:
+                why = wire.gone if wire.gone != "it was closed" else f"no answer within {self.timeout:g} s"
+                raise LostReplyError(f"NATS at {wire.name}: {why} to {subject}")
+            if replies[0].status != NOBODY or self._shut or loop.time() + pause > until:
+                return replies[0]
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _answers(self, subject: str, headers: bytes, payload: bytes) -> list[Reply]:
+        replies: list[Reply] = []
+        await self.ask([(subject, headers, payload)], lambda _, reply: replies.append(reply))
+        return replies
+
+    async def close(self) -> None:
+        self._shut = True
+        self.drop()

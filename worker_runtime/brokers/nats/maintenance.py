@@ -1,0 +1,195 @@
+"""Sweeps over the dead stream, one message at a time, each step safe to repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from worker_runtime.brokers.base import OnSwept, Recovered, Retained, Swept, WorkerIdentity
+from worker_runtime.brokers.nats import api, dead
+from worker_runtime.brokers.nats.api import Stored
+from worker_runtime.brokers.nats.books import server_time
+from worker_runtime.brokers.nats.link import Link
+from worker_runtime.brokers.nats.names import QueueNames
+from worker_runtime.brokers.nats.sweeping import Sweep
+from worker_runtime.brokers.nats.wire import Request, encode_headers
+from worker_runtime.envelope import Envelope, Unreadable, decode_envelope, retry_envelope
+
+#: Messages moved between two reports of the counts.
+_STEP = 100
+#: Seconds between two looks for stuck messages: a settlement on its way is not one.
+_LOOK = 1.0
+_NOBODY = WorkerIdentity("-", "maintenance")
+
+#: "q" to publish again, "p" to park, "" to keep; and for "p" why.
+_Judge = Callable[[Envelope, int, float], tuple[str, str]]
+
+
+@dataclass(slots=True)
+class _Counts:
+    retried: int = 0
+    parked: int = 0
+    dropped: int = 0
+    kept: int = 0
+    unreadable: int = 0
+
+    def frozen(self) -> Swept:
+        return Swept(**asdict(self))
+
+
+class NatsMaintenance:
+    """Implements `Maintenance`. Failed messages are those that a handler rejected without being given up;
+    they are in the dead stream with the dead letters."""
+
+    def __init__(
+        self, names_of: Callable[[str], QueueNames], link: Link, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._names_of = names_of
+        self._link = link
+        self._clock = clock
+
+    async def retry(
+        self,
+        queue: str,
+        *,
+        limit: int | None = None,
+        max_attempts: int | None = None,
+        newer_than: float | None = None,
+        older_than: float | None = None,
+        dead: bool = False,
+        on_step: OnSwept = lambda _: None,
+    ) -> Swept:
+        """See `Maintenance.retry`."""
+
+        def judge(_: Envelope, attempts: int, age: float) -> tuple[str, str]:
+            if newer_than is not None and age >= newer_than:
+                return "", ""
+            if older_than is not None and age <= older_than:
+                return "", ""
+            if max_attempts is not None and attempts >= max_attempts:
+                return ("", "") if dead else ("p", f"tried {attempts} times")
+            return "q", ""
+
+        return await self._sweep(queue, judge, limit, dead, on_step)
+
+    async def park(
+        self,
+        queue: str,
+        *,
+        limit: int | None = None,
+        max_attempts: int | None = None,
+        older_than: float | None = None,
+        on_step: OnSwept = lambda _: None,
+    ) -> Swept:
+        """See `Maintenance.park`."""
+        if max_attempts is None and older_than is None:
+            raise ValueError("park needs a bound: give max_attempts, older_than (seconds) or both")
+
+        def judge(_: Envelope, attempts: int, age: float) -> tuple[str, str]:
+            if max_attempts is not None and attempts >= max_attempts:
+                return "p", f"tried {attempts} times"
+            if older_than is not None and age > older_than:
+                return "p", f"published {age:.0f} s ago"
+            return "", ""
+
+        return await self._sweep(queue, judge, limit, False, on_step)
+
+    async def recover(self, queue: str, on_step: Callable[[Recovered], None] = lambda _: None) -> Recovered:
+        """Move what is stuck to the dead letters. The server gives back by itself what dead workers left."""
+        sweep = Sweep(self._link, self._names_of(queue), _NOBODY)
+        moved = await sweep.run()
+        while True:
+            await asyncio.sleep(_LOOK)
+            some = await sweep.run()
+            moved += some
+            on_step(Recovered(crash_loops=moved))
+            if not some:
+                return Recovered(crash_loops=moved)
+
+    async def promote(self, queue: str, *, everything: bool = False) -> int:
+        """0: the server hands out a delayed retry at its time, and nobody can make it do so earlier."""
+        return 0
+
+    async def unstage(self, queue: str) -> int:
+        """0: there is no staging."""
+        return 0
+
+    async def retained(self, queue: str, *, limit: int = 100, dead: bool = True) -> Sequence[Retained]:
+        """See `Maintenance.retained`."""
+        names = self._names_of(queue)
+        found = [one async for one in self._walk(names, dead)]
+        return [_retained(one) for one in reversed(found[-limit:])] if limit else []
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _walk(self, names: QueueNames, of_dead: bool) -> AsyncIterator[Stored]:
+        """From the oldest on, as far as the stream reached at the start."""
+        info = await api.stream_info(self._link, names.dead_stream)
+        end = 0 if info is None else int(info["state"]["last_seq"])
+        last = 0
+        while last < end:
+            stored = await api.get_message(
+                self._link, names.dead_stream, {"seq": last + 1, "next_by_subj": names.dead}
+            )
+            if stored is None or stored.sequence > end:
+                return
+            last = stored.sequence
+            if dead.is_failed(stored.headers) != of_dead:
+                yield stored
+
+    async def _sweep(
+        self, queue: str, judge: _Judge, limit: int | None, of_dead: bool, on_step: OnSwept
+    ) -> Swept:
+        names = self._names_of(queue)
+        info = await api.stream_info(self._link, names.dead_stream)
+        now = server_time(info or {})
+        counts, steps = _Counts(), 0
+        async for stored in self._walk(names, of_dead):
+            if limit is not None and counts.retried + counts.parked >= limit:
+                counts.kept += 1
+                continue
+            await self._move(names, stored, judge, now, counts)
+            steps += 1
+            if steps % _STEP == 0:
+                on_step(counts.frozen())
+        on_step(counts.frozen())
+        return counts.frozen()
+
+    async def _move(
+        self, names: QueueNames, stored: Stored, judge: _Judge, now: float, counts: _Counts
+    ) -> None:
+        envelope = decode_envelope(stored.payload)
+        if isinstance(envelope, Unreadable):
+            counts.kept += 1
+            counts.unreadable += 1
+            return
+        attempts = dead.attempts_of(stored)
+        action, why = judge(envelope, attempts, max(0.0, now - envelope.timestamp))
+        if not action:
+            counts.kept += 1
+            return
+        if action == "q":
+            request = self._again(names, stored, bytes(envelope.payload), attempts)
+        else:
+            request = dead.move_to_dead(names, stored, why)
+        subject, headers, body = request
+        reply = await self._link.request(subject, body, headers)
+        acknowledged = api.read_pub_ack(reply, self._link.name, f"move message {stored.sequence}")
+        # First where it goes, then away from where it was; whoever stored it counts it.
+        await api.delete_message(self._link, names.dead_stream, stored.sequence)
+        if not acknowledged.duplicate:
+            counts.retried += action == "q"
+            counts.parked += action == "p"
+
+    def _again(self, names: QueueNames, stored: Stored, payload: bytes, attempts: int) -> Request:
+        """A new message with one more attempt, stored once however many sweeps see the old one."""
+        head, tail = retry_envelope(names.queue, payload, attempts + 1)
+        headers = {"Nats-Msg-Id": f"retry.{names.dead_stream}.{stored.sequence}.{stored.at:.6f}"}
+        return names.normal, encode_headers(headers), b"%b%d%b" % (head, int(self._clock()), tail)
+
+
+def _retained(stored: Stored) -> Retained:
+    return dead.retained(stored)

@@ -1,0 +1,119 @@
+"""Publishing into a queue's stream: everything at once, each message confirmed by the stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from worker_runtime.brokers.base import BrokerError, BrokerUnavailableError, PayloadRefusedError
+from worker_runtime.brokers.nats.api import read_pub_ack
+from worker_runtime.brokers.nats.dead import RESERVED
+from worker_runtime.brokers.nats.link import Link
+from worker_runtime.brokers.nats.names import QueueNames
+from worker_runtime.brokers.nats.wire import LostReplyError, Reply, Request
+from worker_runtime.envelope import encode_envelope, new_pid
+
+#: Unconfirmed messages at once at most, and about this many bytes.
+_CHUNK = 1000
+_CHUNK_BYTES = 4 * 1024 * 1024
+#: So that a publish which is repeated within the stream's window is stored once.
+_ID = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n"
+
+
+class NatsPublisher:
+    """Implements `Publisher`."""
+
+    def __init__(
+        self,
+        names_of: Callable[[str], QueueNames],
+        link: Link,
+        patience: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`patience` in seconds: how long an absent server is waited for."""
+        self._names_of = names_of
+        self._link = link
+        self._patience = patience
+        self._clock = clock
+
+    async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
+        """Publish raw JSON payloads in order and return their pids. Nothing is published when one of them is
+        refused (PayloadRefusedError). When an answer is lost, BrokerUnavailableError says how many were
+        confirmed; it is not tried again."""
+        names = self._names_of(queue)
+        if not payloads:
+            return []
+        pids = [new_pid() for _ in payloads]
+        now = int(self._clock())
+        requests: list[Request] = [
+            (names.normal, _ID % pid.encode(), encode_envelope(pid, queue, now, payload))
+            for pid, payload in zip(pids, payloads, strict=True)
+        ]
+        wire = await self._link.opened(self._patience)
+        limit = wire.max_payload - RESERVED
+        for payload, (_, headers, body) in zip(payloads, requests, strict=True):
+            size = len(headers) + len(body)
+            if size > limit:
+                raise PayloadRefusedError(
+                    f"the payload has {len(payload)} bytes, {size} with its envelope, and NATS at"
+                    f" {wire.name} takes {limit} (max_payload without {RESERVED} for the reason of a dead"
+                    " letter); store large data elsewhere and publish a reference to it, or raise max_payload"
+                )
+        confirmed = 0
+        for chunk in _chunks(requests):
+            confirmed += await self._publish(queue, chunk, confirmed, len(pids))
+        return pids
+
+    async def _publish(self, queue: str, chunk: Sequence[Request], before: int, total: int) -> int:
+        confirmed = 0
+        refusal: BrokerError | None = None
+
+        def note(_: int, reply: Reply) -> None:
+            nonlocal confirmed, refusal
+            try:
+                read_pub_ack(reply, self._link.name, f"publish to {queue}")
+            except BrokerError as error:
+                refusal = refusal or error
+            else:
+                confirmed += 1
+
+        answered = 0
+
+        def count(index: int, reply: Reply) -> None:
+            nonlocal answered
+            answered += 1
+            note(index, reply)
+
+        try:
+            await self._link.ask(chunk, count)
+        except BrokerUnavailableError as error:
+            raise BrokerUnavailableError(
+                f"{error}; of {total} messages for {queue}, {before} are published, the others are not"
+            ) from None
+        lost = len(chunk) - answered
+        if lost:
+            raise LostReplyError(
+                f"NATS at {self._link.name} did not confirm {lost} messages; of {total} for {queue},"
+                f" {before + confirmed} are published, {lost} may be, the others are not"
+            )
+        if refusal is not None:
+            text = f"{refusal}; of {total} messages for {queue}, {before + confirmed} are published"
+            if isinstance(refusal, BrokerUnavailableError):
+                raise BrokerUnavailableError(text)
+            raise BrokerError(text)
+        return confirmed
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+def _chunks(requests: Sequence[Request]) -> list[list[Request]]:
+    chunks: list[list[Request]] = []
+    size = 0
+    for request in requests:
+        if not chunks or len(chunks[-1]) >= _CHUNK or size + len(request[2]) > _CHUNK_BYTES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(request)
+        size += len(request[2])
+    return chunks
