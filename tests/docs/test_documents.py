@@ -17,6 +17,7 @@ import yaml
 
 from queueworker_operator.api.parse import parse
 from queueworker_operator.api.types import QueueWorker
+from worker_runtime.brokers.nats.server import EmbeddedNats
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,11 +50,19 @@ def redis_url() -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="module")
+def nats_url() -> Iterator[str]:
+    with EmbeddedNats() as server:
+        yield server.url
+
+
 @pytest.fixture
-def environment(redis_url: str) -> dict[str, str]:
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Documents about NATS are read beside one, all others beside a Redis."""
+    broker = "nats_url" if request.getfixturevalue("document").name == "jetstream.md" else "redis_url"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {
-        "QUEUEWORKER_BROKER_URL": redis_url,
+        "QUEUEWORKER_BROKER_URL": request.getfixturevalue(broker),
         "PATH": path,
         "QUEUEWORKER_BLOCK_SECONDS": "0.5",
     }
