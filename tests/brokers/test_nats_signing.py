@@ -1,0 +1,168 @@
+"""Signing in at a NATS server by each kind of credentials, and what a URL may say."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nkeys
+import pytest
+
+from tests.services import EmbeddedNats
+from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.connect import broker_from_url
+from worker_runtime.brokers.nats.address import parse_address
+from worker_runtime.brokers.nats.link import Link
+
+
+def new_seed(prefix: int) -> bytes:
+    seed: bytes = nkeys.encode_seed(secrets.token_bytes(32), prefix)
+    return seed
+
+
+def public_of(seed: bytes) -> str:
+    key: str = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    return key
+
+
+def token_of(issuer: bytes, subject: bytes, kind: str, **claims: object) -> str:
+    """A JWT as NATS reads it."""
+
+    def encoded(value: object) -> str:
+        raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+    body = {
+        "jti": secrets.token_hex(8),
+        "iat": int(time.time()),
+        "iss": public_of(issuer),
+        "sub": public_of(subject),
+        "name": kind,
+        "nats": {"type": kind, "version": 2, **claims},
+    }
+    text = f"{encoded({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{encoded(body)}"
+    return f"{text}.{encoded(nkeys.from_seed(bytearray(issuer)).sign(text.encode()))}"
+
+
+async def version_at(url: str) -> tuple[int, ...]:
+    link = Link(parse_address(url), 20.0, "test")
+    try:
+        return (await link.opened()).version
+    finally:
+        await link.close()
+
+
+@pytest.fixture(scope="module")
+def user_seed() -> bytes:
+    return new_seed(nkeys.PREFIX_BYTE_USER)
+
+
+@pytest.fixture(scope="module")
+def guarded(user_seed: bytes) -> Iterator[EmbeddedNats]:
+    users = f'{{user: "a b", password: "p@ss/w:rd"}}, {{nkey: {public_of(user_seed)}}}'
+    with EmbeddedNats(config=f"authorization {{ users: [{users}] }}") as server:
+        yield server
+
+
+async def test_a_user_with_a_password(guarded: EmbeddedNats) -> None:
+    assert await version_at(guarded.url.replace("//", "//a%20b:p%40ss%2Fw%3Ard@")) > (2,)
+    for wrong in ("//", "//a%20b:wrong@"):
+        with pytest.raises(BrokerRefusedError, match="Authorization Violation"):
+            await version_at(guarded.url.replace("//", wrong))
+
+
+async def test_a_seed_in_a_file(guarded: EmbeddedNats, user_seed: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "user.nk"
+    file.write_bytes(user_seed + b"\n")
+    assert await version_at(f"{guarded.url}?nkey={file}") > (2,)
+    file.write_bytes(new_seed(nkeys.PREFIX_BYTE_USER))
+    with pytest.raises(BrokerRefusedError, match="Authorization Violation"):
+        await version_at(f"{guarded.url}?nkey={file}")
+    file.write_text("no seed")
+    with pytest.raises(BrokerRefusedError, match=r"user\.nk cannot be used.*begins with SU"):
+        await version_at(f"{guarded.url}?nkey={file}")
+
+
+async def test_a_token() -> None:
+    with EmbeddedNats(config='authorization { token: "s3cret" }') as server:
+        assert await version_at(server.url.replace("//", "//s3cret@")) > (2,)
+        with pytest.raises(BrokerRefusedError, match="Authorization Violation"):
+            await version_at(server.url.replace("//", "//wrong@"))
+
+
+async def test_a_credentials_file(tmp_path: Path) -> None:
+    operator, account = new_seed(nkeys.PREFIX_BYTE_OPERATOR), new_seed(nkeys.PREFIX_BYTE_ACCOUNT)
+    user = new_seed(nkeys.PREFIX_BYTE_USER)
+    no_limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+    of_account = token_of(operator, account, "account", limits={**no_limits, "wildcards": True})
+    config = f"""
+        operator: {token_of(operator, operator, "operator")}
+        resolver: MEMORY
+        resolver_preload: {{ {public_of(account)}: {of_account} }}
+        system_account: {public_of(account)}
+    """
+    creds = tmp_path / "user.creds"
+    jwt = token_of(account, user, "user", subs=-1, data=-1, payload=-1)
+    creds.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user.decode()}\n------END USER NKEY SEED------\n"
+    )
+    with EmbeddedNats(config=config) as server:
+        assert await version_at(f"{server.url}?creds={creds}") > (2,)
+        creds.write_text("nothing of the kind")
+        with pytest.raises(BrokerRefusedError, match="holds no JWT with a seed"):
+            await version_at(f"{server.url}?creds={creds}")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A key and a certificate that vouches for itself."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    return key, certificate
+
+
+async def test_an_encrypted_connection(files: tuple[Path, Path]) -> None:
+    key, certificate = files
+    tls = f'cert_file: "{certificate}", key_file: "{key}", ca_file: "{certificate}", verify: true'
+    with EmbeddedNats(config=f"tls {{ {tls} }}") as server:
+        secure = server.url.replace("nats://", "tls://")
+        mine = f"tls_ca={certificate}&tls_cert={certificate}&tls_key={key}"
+        assert await version_at(f"{secure}?{mine}") > (2,)
+        assert await version_at(f"{server.url}?{mine}") > (2,)
+        with pytest.raises(BrokerUnavailableError, match=r"(?i)certificate.verify.failed"):
+            await version_at(secure)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("nats://", "names no host"),
+        ("nats://a:0", "from 1 to 65535"),
+        ("nats://a:x", "from 1 to 65535"),
+        ("nats://a?colour=red", "the option 'colour'; allowed are creds"),
+        ("nats://a?creds=/nowhere/at/all", "no such file"),
+        ("tls://a?tls_ca=pyproject.toml", "certificates named in the broker URL cannot be loaded"),
+        ("nats://u:secret@a?nkey=pyproject.toml", "signs in twice, by nkey and by a user and password"),
+        ("amqp://a", "allowed are redis://"),
+    ],
+)
+def test_a_url_that_cannot_be_used_says_why(url: str, text: str) -> None:
+    with pytest.raises(BrokerError, match=text) as caught:
+        broker_from_url(url, "ns")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_is_shown_without_what_is_secret() -> None:
+    assert parse_address("nats://u:secret@a:1,[::1]:2,b").display_url == "nats://u@a:1,[::1]:2,b:4222"
+    assert "secret" not in parse_address("nats://secret@a").display_url
+    address = parse_address("nats://u:p@a,b:5")
+    assert [(one.host, one.port) for one in address.servers] == [("a", 4222), ("b", 5)]
