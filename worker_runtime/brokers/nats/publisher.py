@@ -36,6 +36,10 @@ class NatsPublisher:
         self._patience = patience
         self._clock = clock
 
+    def verify(self, queue: str) -> None:
+        """See `Publisher.verify`."""
+        self._names_of(queue)
+
     async def publish_many(self, queue: str, payloads: Sequence[bytes]) -> Sequence[str]:
         """Publish raw JSON payloads in order and return their pids. Nothing is published when one of them is
         refused (PayloadRefusedError). When an answer is lost, BrokerUnavailableError says how many were
