@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nkeys
-
 from worker_runtime.brokers.base import BrokerRefusedError
 from worker_runtime.brokers.nats.address import Address
 
@@ -45,6 +43,9 @@ def _read(path: Path) -> str:
 
 
 def _signature(path: Path, seed: str, nonce: str) -> tuple[str, str]:
+    # Only here: it brings a whole library of cryptography, and most programs sign in otherwise or use Redis.
+    import nkeys
+
     try:
         pair = nkeys.from_seed(bytearray(seed.encode()))
         public = pair.public_key.decode()
