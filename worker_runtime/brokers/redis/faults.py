@@ -41,11 +41,11 @@ _REFUSED_TEXT = {
 
 def explained(error: ReplyError, server: str, doing: str) -> BrokerError:
     """Turn an error reply into one that a person can act on."""
-    text = str(error)
+    code, text = error.code, str(error)
     if text.startswith(("ERR QWTYPE ", "ERR QWNUMBER ")):
         # Dragonfly puts ERR before every error that a script returns.
         text = text.removeprefix("ERR ")
-    code = text.split(" ", 1)[0]
+        code = text.split(" ", 1)[0]
     if "unauthenticated" in text:
         # What a long command gets instead of NOAUTH.
         code = "NOAUTH"
