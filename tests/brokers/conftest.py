@@ -121,10 +121,13 @@ _MARKS = {name: [pytest.mark.any_server] for name in ("dragonfly-rules", "nats")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each case runs on the brokers that can do what it `needs`."""
+    """Each case of the conformance suite runs on the brokers that can do what it `needs`; others that take a
+    `site` are about Redis."""
     if "site" not in metafunc.fixturenames:
         return
-    needs = {word for mark in metafunc.definition.iter_markers("needs") for word in mark.args}
+    general = metafunc.module.__name__.endswith("test_conformance")
+    needs = set() if general else set(Site.can)
+    needs |= {word for mark in metafunc.definition.iter_markers("needs") for word in mark.args}
     chosen = [
         pytest.param(name, marks=_MARKS.get(name, [])) for name, (_, can) in _SITES.items() if needs <= can
     ]

@@ -6,9 +6,14 @@ import asyncio
 import dataclasses
 import time
 
+import pytest
+
 from tests.brokers.nats_site import NatsSite
 from tests.brokers.site import CALM, PATIENCE, eventually, receive, settle
 from worker_runtime.brokers.base import Action, Consumer, Outcome, Settlement, WorkerIdentity
+
+#: The version of the Redis server makes no difference.
+pytestmark = pytest.mark.any_server
 
 #: Short enough to wait for, long enough for a busy machine to settle within it.
 BRIEF = 1.5

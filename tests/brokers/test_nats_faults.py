@@ -23,6 +23,9 @@ from worker_runtime.brokers.base import (
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.names import DURABLE
 
+#: The version of the Redis server makes no difference.
+pytestmark = pytest.mark.any_server
+
 #: A lost answer is given up soon; nothing else in these tests takes as long.
 SHORT = dataclasses.replace(CALM, command_timeout=2.0)
 

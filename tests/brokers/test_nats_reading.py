@@ -23,6 +23,9 @@ from worker_runtime.brokers.base import (
 )
 from worker_runtime.brokers.emptiness import verify_empty
 
+#: The version of the Redis server makes no difference.
+pytestmark = pytest.mark.any_server
+
 
 def numbered(count: int) -> list[bytes]:
     return [b'{"n":%d}' % n for n in range(count)]

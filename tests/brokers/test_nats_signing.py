@@ -19,6 +19,9 @@ from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.nats.address import parse_address
 from worker_runtime.brokers.nats.link import Link
 
+#: The version of the Redis server makes no difference.
+pytestmark = pytest.mark.any_server
+
 
 def new_seed(prefix: int) -> bytes:
     seed: bytes = nkeys.encode_seed(secrets.token_bytes(32), prefix)

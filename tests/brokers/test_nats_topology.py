@@ -23,6 +23,9 @@ from worker_runtime.brokers.nats.dead import RESERVED
 from worker_runtime.brokers.nats.names import DURABLE, names_of, token, untoken
 from worker_runtime.brokers.nats.topology import Plan
 
+#: The version of the Redis server makes no difference.
+pytestmark = pytest.mark.any_server
+
 #: What a process of utopia-php/queue 4 writes at its start.
 OLD_STREAM = {
     "name": "Q_Q",
