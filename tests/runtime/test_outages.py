@@ -144,22 +144,46 @@ def test_a_stop_before_the_broker_was_ever_there_is_prompt(
             assert time.monotonic() - began < 120, "it does not wait for an answer that nobody needs"
 
 
-def test_a_full_server_is_waited_for(make_bench: Callable[..., Bench]) -> None:
-    """It takes nothing more, and says so; what is held is finished and settled; nothing is lost."""
+@pytest.mark.parametrize("lacking", ["memory", "disk"])
+def test_a_full_server_is_waited_for(lacking: str, make_bench: Callable[..., Bench]) -> None:
+    """It takes nothing more; what is held is finished, and settled when there is room; nothing is lost."""
     with EmbeddedRedis(args=("--maxmemory-policy", "noeviction")) as broker:
         full = make_bench(broker.url)
+        client, in_the_way = full.client, broker.directory / "dump.rdb"
+
+        def take_room() -> None:
+            if lacking == "memory":
+                client.config_set("maxmemory", "1")
+                return
+            client.config_set("save", "3600 1")
+            in_the_way.mkdir()  # a snapshot can be written, and not put in its place
+            client.bgsave()
+            wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "a failed save")
+
+        def make_room() -> None:
+            client.config_set("maxmemory", "0")
+            if in_the_way.is_dir():
+                in_the_way.rmdir()
+                client.config_set("save", "")
+
         worker = full.run(GATED).consuming()
         gates = [f"gated-{n}" for n in range(4)]
         full.publish("q", *[f'"{name}"' for name in [*gates, *range(50)]])
         wait_until(lambda: full.count("owners") == 20 and len(worker.wrote()) == 4, "a full worker")
-        full.client.config_set("maxmemory", "1")
+        take_room()
         for name in gates:
             (worker.directory / name).touch()
-        wait_until(lambda: full.succeeded() == 20, "commits of all that was held")
-        wait_until(lambda: worker.get("/readyz")[0] == 503, "unreadiness")
-        assert "maxmemory" in worker.status()["reason"]
+        # Settlements only free memory, so they go on; without a disk nothing is written at all.
+        held = {"memory": (20, 0), "disk": (0, 20)}[lacking]
+        wait_until(
+            lambda: (full.succeeded(), full.count("owners")) == held, "what is held to be kept or settled"
+        )
+        wait_until(lambda: len(worker.wrote()) == 20, "the work that is held")
+        if lacking == "memory":
+            wait_until(lambda: worker.get("/readyz")[0] == 503, "unreadiness")
+            assert "maxmemory" in worker.status()["reason"]
         assert worker.get("/livez")[0] == 200
-        full.client.config_set("maxmemory", "0")
+        make_room()
         wait_until(lambda: full.succeeded() == 54, "all commits")
         wait_until(full.nothing_left, "empty places")
         worker.consuming()

@@ -91,6 +91,11 @@ class BrokerRefusedError(BrokerError):
     until somebody changes something."""
 
 
+class BrokerFullError(BrokerRefusedError):
+    """The broker takes no writes since it lacks room, in memory or on its disk. Nothing was done; it will be
+    when somebody has made room."""
+
+
 class UnsafePlacementError(BrokerError):
     """The keys of a namespace do not share one Redis Cluster slot. Raised before any work moves."""
 
@@ -204,8 +209,9 @@ class Consumer(Protocol):
 
     async def settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
         """Settle many deliveries, each on its own merits. Never raises for a broker's fault: what could not
-        be learned is `Outcome.UNKNOWN`. Releases of one call come back in the given order. Waits for a broker
-        that is away, as long as nothing was sent; after `interrupt` for `Timing.command_timeout` at most."""
+        be learned is `Outcome.UNKNOWN`. Releases of one call come back in the given order. May wait
+        for a broker that is away, as long as nothing was sent; after `interrupt` not for longer than
+        `Timing.command_timeout`."""
         ...
 
     async def close(self) -> None:

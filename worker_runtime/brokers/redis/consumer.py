@@ -15,6 +15,7 @@ from typing import Any
 from worker_runtime.brokers.base import (
     Action,
     BrokerError,
+    BrokerFullError,
     BrokerUnavailableError,
     Delivery,
     Fenced,
@@ -55,6 +56,8 @@ _VERDICTS: dict[int, tuple[Outcome, str]] = {
     ),
 }
 
+#: Seconds between two questions whether a server has room again.
+_ROOM_PAUSE = 0.5
 #: In seconds. Redis 6.2 rounds a millisecond down to 0, which means for ever.
 _SHORTEST_BLOCK = 0.01
 
@@ -256,7 +259,8 @@ class RedisConsumer:
             on_result(one, outcome, text)
 
     async def _run_settle(self, call: Call) -> Any:
-        """Wait an outage out, as long as nothing was sent: what was finished in it can be committed."""
+        """Wait an outage or a full server out, as long as nothing was done: what was finished meanwhile can
+        be committed then."""
         while True:
             try:
                 return await self._commands.run(
@@ -265,6 +269,10 @@ class RedisConsumer:
             except BrokerUnavailableError as error:
                 if isinstance(error, LostReplyError) or self._interrupted:
                     raise
+            except BrokerFullError:
+                if self._interrupted:
+                    raise
+                await asyncio.sleep(_ROOM_PAUSE)
 
     def _extras(self, settlements: Sequence[Settlement]) -> list[str | bytes | int]:
         """What the settle transition wants to know of rejections, in their order."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.base import (
+    BrokerError,
+    BrokerFullError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+)
 from worker_runtime.brokers.redis.wire import ReplyError
 
 #: The command did not run and the same server may run it soon.
 LATER = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"})
+#: It takes no writes until somebody makes room.
+FULL = frozenset({"OOM", "MISCONF"})
 #: The command did not run and another server has to be asked.
 ELSEWHERE = frozenset({"MOVED", "ASK", "READONLY"})
 
@@ -68,4 +75,5 @@ def explained(error: ReplyError, server: str, doing: str) -> BrokerError:
         hint = "the database in the URL does not exist on this server"
     else:
         hint = _REFUSED_TEXT.get(code, "this is not expected; read the server's log")
-    return BrokerRefusedError(f"Redis at {server} refuses to {doing} ({text}): {hint}")
+    kind = BrokerFullError if code in FULL else BrokerRefusedError
+    return kind(f"Redis at {server} refuses to {doing} ({text}): {hint}")
