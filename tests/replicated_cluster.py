@@ -134,9 +134,30 @@ class ReplicatedCluster(RedisCluster):
         """Wait until it may be elected."""
         time.sleep(max(0.0, self._elected.get(replica.port, 0.0) + _TERM - time.monotonic()))
 
-    def open_move(self, key: str) -> Move:
-        """Begin to move the slot of this key to another primary."""
-        source, target = self.primary(key), self.other_primary(key)
+    @contextlib.contextmanager
+    def guest(self) -> Iterator[EmbeddedRedis]:
+        """A seventh node, a primary without slots. At the end it is gone, and has to own nothing."""
+        with cluster_node(*_OPTIONS) as node:
+            self.ask(node, "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+            everybody = [*self.nodes, node]
+            _wait(lambda: all(self._knows(one, len(everybody)) for one in everybody), "the seventh node")
+            try:
+                yield node
+            finally:
+                name = self.ask(node, "CLUSTER", "MYID")
+                for one in self.nodes:
+                    self.ask(one, "CLUSTER", "FORGET", name)
+
+    def _knows(self, node: EmbeddedRedis, count: int) -> bool:
+        info = self.ask(node, "CLUSTER", "INFO").split()
+        return {"cluster_state:ok", f"cluster_known_nodes:{count}"} <= set(info)
+
+    def open_move(
+        self, key: str, target: EmbeddedRedis | None = None, source: EmbeddedRedis | None = None
+    ) -> Move:
+        """Begin to move the slot of this key to another primary; by default from its owner to any."""
+        source = source or self.primary(key)
+        target = target or self.other_primary(key)
         slot = self.slot(key)
         self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.ask(source, "CLUSTER", "MYID"))
         self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.ask(target, "CLUSTER", "MYID"))
@@ -251,8 +272,10 @@ class Move:
         while keys := self.keys():
             self.take(*keys)
         name = self._cluster.ask(self.target, "CLUSTER", "MYID")
-        for node in (self.target, self.source):
-            self._cluster.ask(node, "CLUSTER", "SETSLOT", self._slot, "NODE", name)
+        self._cluster.ask(self.target, "CLUSTER", "SETSLOT", self._slot, "NODE", name)
+        # Who has lost its last slot, and has heard of it, is a replica by now.
+        with contextlib.suppress(redis.ResponseError):
+            self._cluster.ask(self.source, "CLUSTER", "SETSLOT", self._slot, "NODE", name)
 
 
 def _tag(key: str) -> str:

@@ -153,6 +153,33 @@ async def test_a_cluster_that_is_down_is_waited_for(six: ReplicatedCluster, site
     assert await settling == [Outcome.COMMITTED] * 6
 
 
+async def test_a_node_that_joins_and_leaves_again(six: ReplicatedCluster, site: Site) -> None:
+    """The queue is on it meanwhile. Afterwards it is gone for good, although clients still know it."""
+    consumer, publisher = site.consumer(timing=SOON), site.broker(SOON).publisher()
+
+    async def one_goes_through(payload: bytes) -> None:
+        await persistent(lambda: publisher.publish_many("q", [payload]))
+        deliveries = (await persistent(lambda: receive(consumer))).deliveries
+        assert [one.payload for one in deliveries] == [payload]
+        assert await settle(consumer, deliveries, Action.COMMIT) == [Outcome.COMMITTED]
+
+    try:
+        with six.guest() as guest:
+            await one_goes_through(b"1")
+            there = await asyncio.to_thread(six.open_move, site.keys.ready, guest)
+            await asyncio.to_thread(there.finish)
+            await one_goes_through(b"2")
+            assert (await site.read()).server == address(guest)
+            back = await asyncio.to_thread(six.open_move, site.keys.ready, there.source, guest)
+            await asyncio.to_thread(back.finish)
+            await one_goes_through(b"3")
+        await one_goes_through(b"4")
+        await asyncio.to_thread(six.fail_over, site.keys.ready, "TAKEOVER")
+        await one_goes_through(b"5")
+    finally:
+        await publisher.close()
+
+
 # Maps and nodes that lead astray. Each comes first in the URL.
 
 
