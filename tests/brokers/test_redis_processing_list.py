@@ -67,3 +67,16 @@ async def test_a_takeover_leaves_everybody_elses_entries_in_order(history: int, 
     assert len(gone) == 50
     assert (await standalone.renewer().recover()).deliveries == 50
     assert listed(standalone) == [pid for pid in before if pid not in gone]
+
+
+@pytest.mark.parametrize("count", [1, 16])
+async def test_of_two_entries_the_newest_goes(count: int, standalone: Site) -> None:
+    """A settlement looks from the new end, so what an older worker left behind costs it nothing and stays."""
+    await standalone.publish(*[b"1"] * 16)
+    consumer = standalone.consumer()
+    deliveries = (await receive(consumer, 16)).deliveries
+    pid = deliveries[0].pid
+    standalone.client.rpush(standalone.keys.processing, *[f"old{n}" for n in range(50)], pid)
+    assert set(await settle(consumer, deliveries[:count], Action.COMMIT)) == {Outcome.COMMITTED}
+    assert listed(standalone)[-1] == pid
+    assert listed(standalone).count(pid) == 1
