@@ -15,7 +15,7 @@ from benchmarks.workload import Workload
 
 SMALL = Workload(messages=300)
 #: More than is done before the harness looks for the first time.
-LARGE = Workload(messages=20_000)
+LARGE = Workload(messages=40_000)
 
 
 def test_a_session_measures_every_round_of_every_workload() -> None:
@@ -33,7 +33,7 @@ def test_a_session_measures_every_round_of_every_workload() -> None:
         assert figures.bytes_in > 0
         assert figures.age_p50 > 0
     assert whole.requests < 1 < single.requests
-    assert (whole.messages, single.messages, slow.messages) == (20_000, 300, 30)
+    assert (whole.messages, single.messages, slow.messages) == (40_000, 300, 30)
     requests = results.counted[0].requests
     assert requests.batch > 1
     assert {"reserve", "claim", "settle"} <= set(requests.calls)
