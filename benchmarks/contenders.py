@@ -1,5 +1,5 @@
 """Who is measured: how each publishes and how its worker is started. Ours is the product, `queueworker run`
-with its default settings; a peer runs with the settings that were fastest for it."""
+with its default settings and its metrics served; a peer runs with the settings that were fastest for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import environments
 from benchmarks.workload import Workload
+from worker_runtime.brokers.redis.server import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = "bench"
@@ -162,6 +163,7 @@ def environment(contender: Contender, workload: Workload, url: str, records: Pat
             "QUEUEWORKER_BROKER_URL": url,
             "QUEUEWORKER_NAMESPACE": NAMESPACE,
             "QUEUEWORKER_QUEUE": workload.kind,
+            "QUEUEWORKER_ADMIN_PORT": str(free_port()),
             "QUEUEWORKER_PROCESSES": str(workload.processes),
             "QUEUEWORKER_COROUTINES": str(workload.coroutines),
             "QUEUEWORKER_PREFETCH": str(workload.prefetch),

@@ -287,8 +287,9 @@ def _wait_until_idle(run: Run, worker: subprocess.Popen[bytes]) -> None:
     log = run.folder / "worker.log"
     while run.contender.ours and log.read_text().count(CONSUMES) < run.workload.processes:
         run.watch.alive(worker, "the worker")
-        run.watch.look("waiting for the worker processes", log.read_text().count(CONSUMES))
-        time.sleep(0.1)
+        # A hundred processes need long to start. That they use CPU is progress.
+        run.watch.look(f"waiting for {run.workload.processes} worker processes", int(usage([worker.pid]).cpu))
+        time.sleep(0.2)
     calm, before = 0, usage([worker.pid])
     while calm < 4:
         time.sleep(0.5)
