@@ -58,7 +58,7 @@ def _error(found: list[Spread]) -> list[list[float]]:
 
 
 def _empty(axes: Any, title: str) -> None:
-    axes.set_title(title)
+    axes.set_title(title, fontsize=10)
     axes.text(0.5, 0.5, "not measured in this session", ha="center", transform=axes.transAxes)
     axes.set_axis_off()
 
@@ -80,11 +80,11 @@ def _bars(axes: Any, title: str, runs: list[Result], number: Callable[[Result], 
         axes.text(one.high, at, f" {one.median:,.0f}", va="center", fontsize=8)
     axes.margins(x=0.15)
     _names(axes, list(groups))
-    axes.set_title(title)
+    axes.set_title(title, fontsize=10)
 
 
 def _cpu(axes: Any, runs: list[Result]) -> None:
-    title = "CPU a message, microseconds: worker, and server (pale)"
+    title = "CPU a message, us: worker, and server (pale)"
     client = _grouped(runs, lambda r: r.figures.client_cpu)
     server = _grouped(runs, lambda r: r.figures.server_cpu)
     if not client:
@@ -100,7 +100,7 @@ def _cpu(axes: Any, runs: list[Result]) -> None:
         axes.text(one + two, at, f" {one:.0f} + {two:.0f}", va="center", fontsize=8)
     axes.margins(x=0.2)
     _names(axes, list(client))
-    axes.set_title(title)
+    axes.set_title(title, fontsize=10)
 
 
 def _latency(axes: Any, runs: list[Result]) -> None:
@@ -117,8 +117,9 @@ def _latency(axes: Any, runs: list[Result]) -> None:
         medians = [spread([number(run) for run in group]).median for group in names.values()]
         axes.barh(range(len(names)), medians, height=height, color=colours, alpha=pale)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     _names(axes, list(names))
-    axes.set_title(title)
+    axes.set_title(title, fontsize=10)
 
 
 def _p50(run: Result) -> float:
@@ -148,4 +149,4 @@ def _prefetch(axes: Any, runs: list[Result]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(list(found), [str(prefetch) for prefetch in found])
     axes.set_ylim(bottom=0)
-    axes.set_title(title)
+    axes.set_title(title, fontsize=10)

@@ -68,6 +68,10 @@ def as_json(about: dict[str, str], results: Results, verdicts: Sequence[Bar]) ->
     )
 
 
+#: What others may take of a machine that counts as quiet.
+QUIET = 0.1
+
+
 @dataclasses.dataclass(frozen=True)
 class Column:
     """`pick` gives the number of one run, `show` is its format, `spread` adds lowest and highest."""
@@ -174,7 +178,7 @@ def markdown(
     about: dict[str, str], scenarios: Sequence[Scenario], results: Results, verdicts: Sequence[Bar]
 ) -> str:
     """The tables, with the machine above them."""
-    lines = [*(f"- {name}: {value}" for name, value in about.items()), ""]
+    lines = [*(f"- {name}: {value}" for name, value in about.items()), *_busy(results), ""]
     if verdicts:
         lines += ["| bar | bound | median | lowest..highest | verdict |", "|---|---|---|---|---|"]
         lines += [_bar(bar) for bar in verdicts] + [""]
@@ -184,6 +188,16 @@ def markdown(
         lines += [f"### {scenario.title}", "", *table, ""]
     lines += [f"- Not measured: {fault}" for fault in results.faults]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _busy(results: Results) -> list[str]:
+    shares = [run.figures.others for run in results.runs]
+    if not shares or spread(shares).median <= QUIET:
+        return []
+    return [
+        f"- **busy machine**: processes outside the benchmark took {spread(shares).median:.0%} of it"
+        f" ({min(shares):.0%}..{max(shares):.0%}); quote no figure of this session"
+    ]
 
 
 def _bar(bar: Bar) -> str:

@@ -224,6 +224,12 @@ def test_the_tables_hold_machine_bars_runs_and_faults() -> None:
     assert {bar["verdict"] for bar in told["bars"]} == {"pass", "not measured"}
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.02, False), (0.4, True)])
+def test_figures_of_a_busy_machine_say_so(share: float, said: bool) -> None:
+    results = Results([of("headline", "queueworker", 0, others=share)])
+    assert ("busy machine" in report.markdown({}, SCENARIOS[:1], results, [])) is said
+
+
 def test_the_machine_is_told_with_the_versions_that_matter() -> None:
     told = report.machine([])
     assert "cores" in told["cpu"]
