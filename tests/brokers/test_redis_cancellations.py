@@ -34,9 +34,10 @@ class Chance:
     async def step(self) -> None:
         name = self._random.choice(["receive", "receive", "settle", "settle", "extend", "recover", "publish"])
         operation = getattr(self, name)()
-        # A cancelled settlement may have done its work; what it was about is nobody's any more.
+        # One in five may finish, however slow the machine is.
+        seconds = PATIENCE if self._random.randrange(5) == 0 else self._random.uniform(0, 0.006)
         try:
-            await asyncio.wait_for(operation, self._random.uniform(0, 0.006))
+            await asyncio.wait_for(operation, seconds)
         except TimeoutError:
             self.cancelled[name] += 1
         else:
@@ -86,7 +87,7 @@ async def test_a_thousand_cancelled_operations(standalone: Site, redis_server: E
         while sum(chance.cancelled.values()) < _TIMES:
             await chance.step()
         await chance.close()
-        assert min(chance.cancelled.values()) > 50
+        assert min(chance.cancelled.values()) > 20
         assert min(chance.finished.values()) > 10
         with contextlib.suppress(BrokerError):
             await chance.consumer.close()
