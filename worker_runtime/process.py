@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import secrets
 import signal
 import socket
@@ -245,7 +246,8 @@ class WorkerProcess:
                 if self._starting_problem != str(error):
                     self._starting_problem = str(error)
                     log.warning("waits for the broker: %s", error)
-                await pause(min(LONGEST_BACKOFF, 0.1 * 2 ** min(attempt, 10)), self._stop_asked)
+                backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(attempt, 10))
+                await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
             except (BrokerRefusedError, UnsafePlacementError) as error:
                 raise FatalError(exits.BROKER, str(error)) from error
             else:

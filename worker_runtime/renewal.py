@@ -130,7 +130,8 @@ class Renewal:
             except BrokerError as error:
                 failures += 1
                 self._outage.failed("renewal", error)
-                await asyncio.sleep(min(period, 0.2 * 2 ** min(failures, 8)))
+                # Spread, so that many workers do not come back at the same moment.
+                await asyncio.sleep(min(period, 0.2 * 2 ** min(failures, 8)) * random.uniform(0.5, 1.0))
                 continue
             if asked:
                 self._outage.worked("renewal")

@@ -11,8 +11,8 @@ from tests.sentinels import NAME
 
 
 class ScriptedSentinel:
-    """Names 127.0.0.1:`names` with `epoch`, or nobody when that is 0; both can change while it runs. An async
-    context manager."""
+    """Names 127.0.0.1:`names` with `epoch`, or nobody when that is 0; both can change while it runs. An epoch
+    below 0 is not told. An async context manager."""
 
     def __init__(self, names: int, epoch: int = 1) -> None:
         self.names, self.epoch = names, epoch
@@ -71,4 +71,6 @@ class ScriptedSentinel:
                 return b"*-1\r\n"
             return hiredis.pack_command(("127.0.0.1", self.names))
         assert command[1] == "MASTER", command
+        if self.epoch < 0:
+            return b"-NOPERM this user has no permissions to run the 'sentinel|master' command\r\n"
         return hiredis.pack_command(("name", NAME, "port", self.names, "config-epoch", self.epoch))

@@ -18,6 +18,9 @@ from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, BrokerU
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.redis import sentinel as sentinel_module
 
+#: Most of it is about answers, not about a server; conformance is tried on each version.
+pytestmark = pytest.mark.any_server
+
 QUICK = dataclasses.replace(CALM, command_timeout=2)
 
 
@@ -145,6 +148,20 @@ async def test_a_sentinel_that_names_a_replica_is_passed_over(
         assert (await site.read()).server == f"127.0.0.1:{primary.port}"
         with pytest.raises(BrokerUnavailableError, match="says that it is a slave: the Sentinels are behind"):
             await broker_from_url(WatchedRedis.url_of(stale.port), "ns", QUICK).check("q")
+
+
+async def test_without_epochs_the_server_that_is_the_primary_is_found(
+    redis_watched: WatchedRedis, make_site: Callable[..., Site]
+) -> None:
+    """Not every user may ask for them, and not everything that answers like a Sentinel knows them."""
+    primary = redis_watched.primary()
+    async with (
+        ScriptedSentinel(redis_watched.other(primary).port, epoch=-1) as stale,
+        ScriptedSentinel(primary.port, epoch=-1) as right,
+    ):
+        both = WatchedRedis.url_of(stale.port, right.port)
+        site = make_site(both, redis.Redis(port=primary.port), "ns-no-epochs")
+        assert (await site.read()).server == f"127.0.0.1:{primary.port}"
 
 
 async def test_the_newest_epoch_counts_and_not_the_majority(

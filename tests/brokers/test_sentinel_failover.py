@@ -81,20 +81,22 @@ async def test_what_is_in_work_is_committed_on_the_new_primary(site: Site, watch
     await renewer.close()
 
 
-async def test_each_of_three_failovers_ends_a_wait_and_the_next_one_finds_the_work(
+async def test_an_old_primary_that_wants_a_replica_takes_nothing_more(
     site: Site, watched: WatchedRedis
 ) -> None:
-    consumer = site.consumer(timing=PATIENT)
-    for payload in PAYLOADS[:3]:
-        old = watched.primary()
-        waiting = asyncio.create_task(consumer.receive(1))
-        await eventually(lambda port=old.port: asyncio.to_thread(blocks, port))
+    """What docs/sentinel.md says of `min-replicas-to-write`: its replica left it when it was promoted."""
+    site.client.config_set("min-replicas-to-write", 1)
+    try:
+        await site.publish(b"1")
+        watched.leave_the_old_one_alone()
         new = await asyncio.to_thread(watched.fail_over)
-        with pytest.raises(BrokerUnavailableError):
-            await asyncio.wait_for(waiting, PATIENCE)
-        await site.publish(payload)
-        assert [one.payload for one in (await insist(lambda: consumer.receive(1))).deliveries] == [payload]
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            site.client.lpush(site.keys.ready, b"lost")
+        assert site.client.execute_command("ROLE")[0] == b"master"
+        await insist(lambda: site.publish(b"2"))
         assert (await site.read()).server == f"127.0.0.1:{new.port}"
+    finally:
+        site.client.config_set("min-replicas-to-write", 0)
 
 
 async def test_one_sentinel_dead_and_then_two(site: Site, watched: WatchedRedis) -> None:
