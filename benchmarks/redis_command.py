@@ -14,13 +14,18 @@ from benchmarks.scenarios import SCENARIOS, Scenario, quick
 from benchmarks.session import Results, run_session, say
 from benchmarks.workload import KINDS, shaped
 
+PEERS = sorted({contender.peer for contender in all_peers()})
 NAMES = [scenario.name for scenario in SCENARIOS]
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("redis", help="consume Redis lists", description=__doc__)
     parser.add_argument(
-        "--peers", nargs="*", metavar="NAME", help="measure peers, too: all, or bullmq dramatiq taskiq saq"
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        metavar="NAME",
+        help=f"measure peers, too: all, or some of {', '.join(PEERS)}",
     )
     parser.add_argument(
         "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES)

@@ -265,6 +265,13 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(
     assert "scripts/environment.sh bench" in capsys.readouterr().err
 
 
+def test_a_peer_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["redis", "--peers", "rabbit"])
+    assert ended.value.code == 2
+    assert "'bullmq', 'dramatiq', 'saq', 'taskiq'" in capsys.readouterr().err
+
+
 def test_a_quick_run_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["redis", "--quick", "--check"]) == 2
     assert "leave out --quick" in capsys.readouterr().err
