@@ -102,12 +102,23 @@ class ReplicatedCluster(RedisCluster):
         _wait(lambda: not self._is_primary(old), "the old primary's demotion")
         return new
 
+    def _agreed(self, owner: EmbeddedRedis, key: str) -> bool:
+        """It serves, and every node that can be asked names it."""
+        if not self._serves(owner, key):
+            return False
+        slot = self.slot(key)
+        maps = [self.ask(node, "CLUSTER", "SLOTS") for node in self._alive()]
+        return all(
+            any(first <= slot <= last and port == owner.port for first, last, (_, port, *_), *_ in one)
+            for one in maps
+        )
+
     def promote(self, replica: EmbeddedRedis, key: str, *how: str) -> EmbeddedRedis:
         asked = 0.0
 
         def promoted() -> bool:
             nonlocal asked
-            if self._serves(replica, key):
+            if self._agreed(replica, key):
                 return True
             # The others may refuse their vote for a while; the server then gives up in silence.
             if time.monotonic() - asked > _GIVEN_UP:
@@ -123,7 +134,7 @@ class ReplicatedCluster(RedisCluster):
 
     def wait_for_promotion(self, replica: EmbeddedRedis, key: str) -> None:
         """Of its own accord, when the others have given the primary up."""
-        _wait(lambda: self._serves(replica, key), "the replica's promotion")
+        _wait(lambda: self._agreed(replica, key), "the replica's promotion")
         self.elected(replica)
 
     def elected(self, replica: EmbeddedRedis) -> None:

@@ -31,7 +31,7 @@ LONG = dataclasses.replace(CALM, command_timeout=600, block=0.2)
 
 
 @pytest.fixture
-async def site(six: ReplicatedCluster, make_site: Callable[..., Site]) -> Site:
+async def on_six(six: ReplicatedCluster, make_site: Callable[..., Site]) -> Site:
     client = redis.RedisCluster(host="127.0.0.1", port=six.nodes[0].port)
     return make_site(six.url, client, f"{{t{secrets.token_hex(4)}}}")
 
@@ -61,9 +61,9 @@ def address(node: EmbeddedRedis) -> str:
 
 
 @pytest.mark.parametrize("how", ["by hand", "killed"])
-async def test_every_part_follows(how: str, six: ReplicatedCluster, site: Site) -> None:
-    consumer, renewer, inspector = site.consumer(timing=LONG), site.renewer(), site.inspector()
-    maintenance, fences, publisher = site.maintenance(), site.fences(), site.broker().publisher()
+async def test_every_part_follows(how: str, six: ReplicatedCluster, on_six: Site) -> None:
+    consumer, renewer, inspector = on_six.consumer(timing=LONG), on_six.renewer(), on_six.inspector()
+    maintenance, fences, publisher = on_six.maintenance(), on_six.fences(), on_six.broker().publisher()
     try:
         (pid,) = await publisher.publish_many("q", [b"1"])
         deliveries = list((await receive(consumer)).deliveries)
@@ -72,9 +72,9 @@ async def test_every_part_follows(how: str, six: ReplicatedCluster, site: Site) 
         assert not await renewer.extend(deliveries)
         await fences.fence("q", "r9", "before")
         before = await inspector.read("q")
-        assert before.server == address(six.primary(site.keys.ready))
+        assert before.server == address(six.primary(on_six.keys.ready))
 
-        new = await lose_primary(six, site.keys.ready, how)
+        new = await lose_primary(six, on_six.keys.ready, how)
 
         reading = await persistent(lambda: inspector.read("q"))
         assert (reading.server, reading.role) == (address(new), Role.PRIMARY)
@@ -92,36 +92,36 @@ async def test_every_part_follows(how: str, six: ReplicatedCluster, site: Site) 
         assert await settle(consumer, deliveries, Action.COMMIT) == [Outcome.COMMITTED] * 2
         found = await verify_empty(inspector, "q")
         assert (found.empty, found.reading.server) == (True, address(new))
-        await site.broker().check("q")
+        await on_six.broker().check("q")
     finally:
         await publisher.close()
 
 
-async def test_only_the_primary_is_read(six: ReplicatedCluster, site: Site) -> None:
+async def test_only_the_primary_is_read(six: ReplicatedCluster, on_six: Site) -> None:
     """The URL names a replica, which has the keys and would answer a client that asks it to."""
-    await site.publish(b"1")
-    await asyncio.to_thread(six.replicated, site.keys.ready)
-    replica, primary = six.replica(site.keys.ready), six.primary(site.keys.ready)
-    inspector = site.inspector(f"redis+cluster://{address(replica)}")
+    await on_six.publish(b"1")
+    await asyncio.to_thread(six.replicated, on_six.keys.ready)
+    replica, primary = six.replica(on_six.keys.ready), six.primary(on_six.keys.ready)
+    inspector = on_six.inspector(f"redis+cluster://{address(replica)}")
     found = await verify_empty(inspector, "q")
     assert (found.reading.role, found.reading.server) == (Role.PRIMARY, address(primary))
 
 
 async def test_a_wait_on_a_primary_that_stands_still_ends_with_its_replacement(
-    six: ReplicatedCluster, site: Site
+    six: ReplicatedCluster, on_six: Site
 ) -> None:
     """Its sockets stay open, so that only the others can tell. No time of a command ends this wait."""
-    key = site.keys.ready
+    key = on_six.keys.ready
     primary = six.primary(key)
-    consumer = site.consumer(timing=LONG)
+    consumer = on_six.consumer(timing=LONG)
     waiting = asyncio.create_task(consumer.receive(1))
     await eventually(lambda: asyncio.to_thread(blocked, primary))
     with six.stopped(key) as replica:
         await asyncio.to_thread(six.wait_for_promotion, replica, key)
         with contextlib.suppress(BrokerUnavailableError):
             assert not (await asyncio.wait_for(waiting, PATIENCE)).deliveries
-        await site.publish(b"1")
-        assert [one.payload for one in (await receive(consumer)).deliveries] == [b"1"]
+        await on_six.publish(b"1")
+        assert [one.payload for one in (await persistent(lambda: receive(consumer))).deliveries] == [b"1"]
 
 
 def blocked(node: EmbeddedRedis) -> bool:
@@ -131,16 +131,16 @@ def blocked(node: EmbeddedRedis) -> bool:
 
 
 async def test_a_settlement_that_a_primary_took_with_it_is_unknown_and_stays_so(
-    six: ReplicatedCluster, site: Site
+    six: ReplicatedCluster, on_six: Site
 ) -> None:
     """Sent to a primary that stands still, and run by it when it wakes up, a replica by then to all others.
     The new one never sees it: the delivery is still owned there, and its owner may settle it."""
-    key = site.keys.ready
-    await site.publish(b"1", b"2")
-    consumer = site.consumer(timing=LONG)
+    key = on_six.keys.ready
+    await on_six.publish(b"1", b"2")
+    consumer = on_six.consumer(timing=LONG)
     one, two = (await receive(consumer)).deliveries
     await asyncio.to_thread(six.replicated, key)
-    publisher = site.broker(LONG).publisher()
+    publisher = on_six.broker(LONG).publisher()
     with six.stopped(key) as replica:
         texts: list[str] = []
         outcomes: list[Outcome] = []
@@ -157,7 +157,7 @@ async def test_a_settlement_that_a_primary_took_with_it_is_unknown_and_stays_so(
         assert await settle(consumer, [two], Action.COMMIT) == [Outcome.COMMITTED]
         await publisher.publish_many("q", [b"3"])
     await asyncio.to_thread(six.repair)
-    reading = await site.read()
+    reading = await on_six.read()
     assert reading.server == address(replica)
     assert (reading.owned, reading.success, reading.ready) == (1, 1, 1), "it was not sent again"
     assert reading.ledger["r1"].claimed == 2
@@ -165,10 +165,10 @@ async def test_a_settlement_that_a_primary_took_with_it_is_unknown_and_stays_so(
     await publisher.close()
 
 
-async def test_nobody_goes_on_using_a_primary_that_comes_back(six: ReplicatedCluster, site: Site) -> None:
-    key = site.keys.ready
+async def test_nobody_goes_on_using_a_primary_that_comes_back(six: ReplicatedCluster, on_six: Site) -> None:
+    key = on_six.keys.ready
     primary = six.primary(key)
-    consumer, renewer, fences = site.consumer(timing=LONG), site.renewer(timing=LONG), site.fences()
+    consumer, renewer, fences = on_six.consumer(timing=LONG), on_six.renewer(timing=LONG), on_six.fences()
     await renewer.promote()
     await receive(consumer)
     await fences.fences("q")
@@ -177,7 +177,7 @@ async def test_nobody_goes_on_using_a_primary_that_comes_back(six: ReplicatedClu
     await asyncio.to_thread(six.repair)
     six.ask(primary, "CONFIG", "RESETSTAT")
     for _ in range(3):
-        await persistent(lambda: site.publish(b"1"))
+        await persistent(lambda: on_six.publish(b"1"))
         taken = (await persistent(lambda: receive(consumer))).deliveries
         assert len(taken) == 1
         assert await persistent(lambda taken=taken: renewer.extend(taken)) == []
