@@ -25,16 +25,18 @@ class NatsSite(Site):
 
     can = frozenset()
 
-    def __init__(self, url: str, namespace: str = "utopia-queue") -> None:
+    def __init__(self, url: str, namespace: str = "utopia-queue", timeout: float = 30.0) -> None:
+        """`timeout` in seconds: how long one question from outside may take."""
         super().__init__(url, None, namespace)
         self.names = QueueNames(namespace, "q")
-        self.link = Link(parse_address(url), 30.0, "test")
+        self.link = Link(parse_address(url), timeout, "test")
 
     def nats(self, timing: Timing = CALM, url: str | None = None) -> NatsBroker:
         return NatsBroker(parse_address(url or self.url), self.namespace, timing)
 
     async def provision(self, plan: Plan = PLAN, *, update: bool = False, **changes: Any) -> Sequence[str]:
-        return await self.nats().provision("q", replace(plan, **changes), update=update)
+        broker = self.nats(replace(CALM, command_timeout=self.link.timeout))
+        return await broker.provision("q", replace(plan, **changes), update=update)
 
     async def clear(self) -> None:
         for stream in (self.names.stream, self.names.dead_stream, self.names.books):

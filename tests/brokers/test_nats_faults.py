@@ -18,6 +18,7 @@ from worker_runtime.brokers.base import (
     BrokerRefusedError,
     BrokerUnavailableError,
     Outcome,
+    Presence,
     Settlement,
 )
 from worker_runtime.brokers.nats import api
@@ -203,6 +204,8 @@ async def test_what_fits_under_max_ack_pending_comes_at_once(on_nats: NatsSite) 
     began = time.monotonic()
     first = (await receive(consumer, 10)).deliveries
     assert [one.payload for one in first] == [b"%d" % n for n in range(5)]
+    # It did not wait for the end of its pull, which takes 2 s where the server does not tell it.
+    assert await on_nats.somebody_waits() or time.monotonic() - began > 1.5
     await settle(consumer, first[:2], Action.COMMIT)
     second: list[bytes] = []
     while len(second) < 2:
@@ -214,8 +217,6 @@ async def test_what_fits_under_max_ack_pending_comes_at_once(on_nats: NatsSite) 
 async def test_a_limit_that_is_too_small_for_the_fleet_is_told_with_the_right_one(
     on_nats: NatsSite, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from worker_runtime.brokers.base import Presence
-
     await on_nats.provision(max_ack_pending=150, update=True)
     one, two = on_nats.renewer("w1"), on_nats.renewer("w2")
     await one.announce(Presence(True, 0, 10, 100))
@@ -295,7 +296,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing_that_it_confirme
                 if killed.is_set():
                     killed.clear()
                     confirmed_before = set(committed)
-                    await asyncio.to_thread(server.restart)
+                    server.restart()
                     await site.provision(ack_wait=1.5, update=True)
                 try:
                     deliveries = (await consumer.receive(100)).deliveries

@@ -17,7 +17,7 @@ from worker_runtime.brokers.nats.wire import LostReplyError, Reply, decode_heade
 
 NO_MESSAGE, NO_CONSUMER, NO_STREAM = 10037, 10014, 10059
 #: Refusals that pass by themselves: no leader, no quorum, out of some resource for a moment.
-_LATER = frozenset({10008, 10009, 10023, 10039, 10074, 10118, 10120, 10164, 10167})
+_LATER = frozenset({10005, 10008, 10009, 10023, 10039, 10074, 10118, 10120, 10164, 10167})
 
 
 class ApiError(BrokerRefusedError):
@@ -114,7 +114,8 @@ async def get_messages(link: Link, stream: str, questions: Sequence[dict[str, An
     def note(index: int, reply: Reply) -> None:
         replies[index] = reply
 
-    await link.ask([(subject, b"", json.dumps(one).encode()) for one in questions], note)
+    requests = [(subject, b"", json.dumps(one).encode()) for one in questions]
+    await link.ask(requests, note, harmless=True)
     found: list[Stored | None] = []
     for reply in replies:
         if reply is None:

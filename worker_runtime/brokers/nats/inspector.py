@@ -12,6 +12,7 @@ from worker_runtime.brokers.nats.dead import attempts_of, is_failed, why_of
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
 from worker_runtime.brokers.nats.sweeping import stuck
+from worker_runtime.brokers.nats.walking import windows
 from worker_runtime.envelope import Unreadable, decode_envelope, published_at
 
 
@@ -107,16 +108,16 @@ class NatsInspector:
         self, stream: str, subject: str, pid: str, scan: int
     ) -> tuple[Stored | None, int, bool]:
         """From the oldest on: the message, how many were looked at, and whether that was all."""
-        last = 0
-        for seen in range(scan):
-            stored = await api.get_message(self._link, stream, {"seq": last + 1, "next_by_subj": subject})
-            if stored is None:
-                return None, seen, True
-            envelope = decode_envelope(stored.payload)
-            if not isinstance(envelope, Unreadable) and envelope.pid == pid:
-                return stored, seen + 1, True
-            last = stored.sequence
-        return None, scan, False
+        seen = 0
+        async for some in windows(self._link, stream, subject):
+            for stored in some:
+                if seen >= scan:
+                    return None, seen, False
+                seen += 1
+                envelope = decode_envelope(stored.payload)
+                if not isinstance(envelope, Unreadable) and envelope.pid == pid:
+                    return stored, seen, True
+        return None, seen, True
 
 
 def _age(stored: Stored, now: float) -> float | None:

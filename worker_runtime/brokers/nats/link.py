@@ -63,9 +63,17 @@ class Link:
             self._wire.close()
             self._wire = None
 
-    async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float | None = None) -> None:
+    async def ask(
+        self,
+        requests: Sequence[Request],
+        on_reply: OnReply,
+        timeout: float | None = None,
+        *,
+        harmless: bool = False,
+    ) -> None:
         """As `Wire.ask` on a connection that works. One whose answers did not all come in time is dropped:
-        what may still be in its buffer must not arrive later. Raises BrokerError when nothing was sent."""
+        what may still be in its buffer must not arrive later. So is one whose caller is cancelled, unless
+        that is `harmless`. Raises BrokerError when nothing was sent."""
         wire = await self.opened()
         left = len(requests)
 
@@ -76,9 +84,12 @@ class Link:
 
         try:
             await wire.ask(requests, count, self.timeout if timeout is None else timeout)
-        finally:
-            if left and wire is self._wire:
+        except asyncio.CancelledError:
+            if not harmless and wire is self._wire:
                 self.drop()
+            raise
+        if left and wire is self._wire:
+            self.drop()
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: bytes = b"", *, patience: float = 0.0
@@ -100,7 +111,8 @@ class Link:
 
     async def _answers(self, subject: str, headers: bytes, payload: bytes) -> list[Reply]:
         replies: list[Reply] = []
-        await self.ask([(subject, headers, payload)], lambda _, reply: replies.append(reply))
+        request = (subject, headers, payload)
+        await self.ask([request], lambda _, reply: replies.append(reply), harmless=True)
         return replies
 
     async def close(self) -> None:

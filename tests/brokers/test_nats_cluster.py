@@ -1,0 +1,145 @@
+"""A queue that is kept on three servers: its leader is killed, and a majority is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.brokers.nats_site import PLAN, NatsSite
+from tests.brokers.site import CALM, PATIENCE, eventually, receive, settle
+from tests.nats_cluster import NatsCluster
+from worker_runtime.brokers.base import Action, BrokerError, Consumer, Outcome, Settlement
+from worker_runtime.brokers.nats import api
+
+#: The version of the Redis server makes no difference.
+pytestmark = pytest.mark.any_server
+
+TIMING = dataclasses.replace(CALM, block=0.3, command_timeout=3)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NatsCluster]:
+    with NatsCluster() as running:
+        yield running
+
+
+async def once_it_works(step: Callable[[], Awaitable[object]]) -> None:
+    """Servers that elect a leader refuse or do not answer for a while."""
+    problem = ""
+
+    async def works() -> bool:
+        nonlocal problem
+        try:
+            await step()
+        except BrokerError as error:
+            problem = str(error)
+            return False
+        return True
+
+    try:
+        await eventually(works)
+    except TimeoutError:
+        raise AssertionError(f"it never worked, at last: {problem}") from None
+
+
+@pytest.fixture
+async def replicated(cluster: NatsCluster) -> AsyncIterator[NatsSite]:
+    """A queue on all three of them."""
+    site = NatsSite(cluster.url, timeout=5.0)
+    await once_it_works(site.clear)
+    await once_it_works(lambda: site.provision(PLAN, replicas=3))
+    await once_it_works(lambda: site.nats(TIMING).check("q"))
+    yield site
+    await site.close()
+
+
+async def leader_of(site: NatsSite, *, of_consumer: bool) -> str:
+    """The name of the server that leads the stream, or the consumer."""
+    names = []
+
+    async def look() -> None:
+        if of_consumer:
+            info = await site.consumer_info()
+        else:
+            info = await api.stream_info(site.link, site.names.stream) or {}
+        names.append(info["cluster"]["leader"])
+
+    await once_it_works(look)
+    return str(names[-1])
+
+
+@pytest.mark.parametrize("of_consumer", [False, True], ids=["stream", "consumer"])
+async def test_a_leader_that_is_killed_under_load_loses_nothing(
+    of_consumer: bool, cluster: NatsCluster, replicated: NatsSite
+) -> None:
+    site = replicated
+    payloads = [b"%d" % n for n in range(1000)]
+    await site.publish(*payloads)
+    victim = cluster.node(await leader_of(site, of_consumer=of_consumer))
+    consumer, renewer = site.consumer(timing=TIMING), site.renewer(timing=TIMING)
+    committed: set[bytes] = set()
+    again: set[bytes] = set()
+    killed = False
+
+    def note(settlement: Settlement, outcome: Outcome, _: str) -> None:
+        if outcome is Outcome.COMMITTED:
+            committed.add(settlement.delivery.payload)
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while len(committed) < len(payloads):
+                try:
+                    deliveries = (await consumer.receive(50)).deliveries
+                    await renewer.extend(deliveries)
+                except BrokerError:
+                    continue
+                again |= {one.payload for one in deliveries} & committed
+                settling = asyncio.create_task(
+                    consumer.settle([Settlement(one, Action.COMMIT) for one in deliveries], note)
+                )
+                if len(committed) >= 300 and not killed:
+                    killed = True
+                    victim.kill()
+                    # What was lost with the leader comes back within seconds, not after ten minutes.
+                    await once_it_works(lambda: site.provision(PLAN, replicas=3, ack_wait=2, update=True))
+                await settling
+    finally:
+        if killed:
+            victim.restart()  # from this thread: it would die with another
+    assert killed
+    assert not again
+
+
+async def test_without_a_majority_nothing_is_confirmed_and_all_goes_on_after_it(
+    cluster: NatsCluster, replicated: NatsSite
+) -> None:
+    site = replicated
+    await site.publish(b"1", b"2")
+    consumer = site.consumer(timing=TIMING)
+    one, two = (await receive(consumer)).deliveries
+    assert await settle(consumer, [one], Action.COMMIT) == [Outcome.COMMITTED]
+    down = cluster.nodes[1:]
+    try:
+        for node in down:
+            node.kill()
+        assert await settle(consumer, [two], Action.COMMIT) != [Outcome.COMMITTED]
+        publisher = site.nats(dataclasses.replace(TIMING, command_timeout=1)).publisher()
+        with pytest.raises(BrokerError):
+            await publisher.publish_many("q", [b"3"])
+        await publisher.close()
+    finally:
+        for node in down:
+            node.restart()
+
+    await once_it_works(lambda: site.publish(b"4"))
+    seen: set[bytes] = set()
+    while b"4" not in seen:
+        await once_it_works(lambda: _receive_into(seen, consumer))
+    assert b"1" not in seen
+
+
+async def _receive_into(seen: set[bytes], consumer: Consumer) -> None:
+    seen.update(each.payload for each in (await consumer.receive(10)).deliveries)
