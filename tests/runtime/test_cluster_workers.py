@@ -77,6 +77,7 @@ def test_what_is_published_after_a_loss_runs_soon(
     lost, back = worker.said("broker lost"), worker.said("broker back")
     assert (len(lost), len(back)) <= (3, 3), worker.transcript()
     assert len(lost) == len(back)
+    assert not worker.said("not expected"), "each of these faults is known by its name"
     assert bench.reading().private == 0
 
 
