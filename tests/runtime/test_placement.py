@@ -79,8 +79,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "unfence": ("q", "--revision", "r1"),
     "verify-empty": ("q",),
 }
-#: They have no queue, or make their own namespace.
-OTHERS = {"chaos", "settings", "up"}
+#: They have no queue, make their own namespace, or are for another broker.
+OTHERS = {"chaos", "provision", "settings", "up"}
 
 
 def test_every_command_is_here() -> None:
