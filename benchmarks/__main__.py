@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import profiling, redis_command
+from benchmarks import profiling, redis_command, transitions_command
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -15,6 +15,7 @@ def main(words: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     redis_command.add_command(commands)
     profiling.add_command(commands)
+    transitions_command.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.contenders import Contender, queueworker
 from benchmarks.scenarios import Scenario
 from benchmarks.session import Results, run_session
@@ -71,3 +72,17 @@ def test_a_run_that_was_too_short_to_measure_is_not_reported_as_one() -> None:
     run_session([Scenario("x", "Too short", (replace(SMALL, messages=1),))], queueworker(), [], 1, results)
     assert results.runs == []
     assert "use more messages" in results.faults[0]
+
+
+def test_the_scripts_of_this_checkout_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scripts", "--batch", "1", "20", "--rounds", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "| messages a call | script | now, us |" in out
+    figures = [float(line.split("|")[3]) for line in out.splitlines() if "all three" in line]
+    assert len(figures) == 2
+    assert all(one > 0 for one in figures)
+
+
+def test_a_revision_without_scripts_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scripts", "--rounds", "1", "--against", "no-such-revision"]) == 2
+    assert "no-such-revision" in capsys.readouterr().err
