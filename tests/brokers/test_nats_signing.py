@@ -13,8 +13,18 @@ from pathlib import Path
 import nkeys
 import pytest
 
+from tests.brokers.nats_site import fresh_site
+from tests.brokers.site import receive, settle
 from tests.services import EmbeddedNats
-from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.base import (
+    Action,
+    BrokerError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    Outcome,
+    Presence,
+    Settlement,
+)
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.nats.address import parse_address
 from worker_runtime.brokers.nats.link import Link
@@ -131,6 +141,37 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
     return key, certificate
+
+
+async def test_the_rights_that_a_worker_needs_suffice(tmp_path: Path) -> None:
+    inbox = 'subscribe: ["_INBOX.>"]'
+    rights = f'publish: ["$JS.API.>", "$JS.ACK.>", "q.q.>", "$KV.QW_Q.>"], {inbox}'
+    # Whoever may not acknowledge is told so, not left waiting for an answer.
+    mute = f'publish: ["$JS.API.>", "q.q.>", "$KV.QW_Q.>"], {inbox}'
+    users = ", ".join(
+        f"{{user: {name}, password: {name}, permissions: {{ {granted} }}}}"
+        for name, granted in (("worker", rights), ("mute", mute))
+    )
+    with EmbeddedNats(config=f"authorization {{ users: [{users}] }}") as server:
+        site = await fresh_site(server.url.replace("//", "//worker:worker@"))
+        await site.nats().check("q")
+        await site.publish(b"1", b"2", b"3")
+        consumer, renewer = site.consumer(), site.renewer()
+        deliveries = (await receive(consumer)).deliveries
+        assert not await renewer.extend(deliveries)
+        await renewer.announce(Presence(True, 3, 1, 3))
+        await site.fences().fence("q", "r9", "why")
+        outcomes = await settle(consumer, deliveries[:2], Action.COMMIT, Action.RELEASE)
+        assert outcomes == [Outcome.COMMITTED, Outcome.RELEASED]
+
+        muted = site.consumer(url=server.url.replace("//", "//mute:mute@"))
+        told: list[tuple[Outcome, str]] = []
+        [delivery] = (await receive(muted, 1)).deliveries
+        await muted.settle([Settlement(delivery, Action.COMMIT)], lambda _, *rest: told.append(rest))
+        [(outcome, text)] = told
+        assert outcome is Outcome.UNKNOWN
+        assert "may not acknowledge" in text
+        await site.close()
 
 
 async def test_an_encrypted_connection(files: tuple[Path, Path]) -> None:

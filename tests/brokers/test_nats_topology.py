@@ -117,7 +117,7 @@ async def test_an_ack_wait_below_the_renewal_period_is_refused(on_nats: NatsSite
 
 
 async def test_a_backoff_counts_as_the_ack_wait_of_its_delivery(on_nats: NatsSite) -> None:
-    config = {**OLD_CONSUMER, "backoff": [2_000_000_000, 600_000_000_000]}
+    config = {**OLD_CONSUMER, "backoff": [600_000_000_000, 2_000_000_000]}
     body = {"stream_name": "Q_Q", "config": config}
     await api.call(on_nats.link, f"CONSUMER.DURABLE.CREATE.Q_Q.{DURABLE}", body, "update")
     with pytest.raises(BrokerRefusedError, match="after 2 s"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
 from worker_runtime.brokers.base import BrokerError, BrokerUnavailableError, PayloadRefusedError
 from worker_runtime.brokers.nats.api import read_pub_ack
 from worker_runtime.brokers.nats.dead import RESERVED
-from worker_runtime.brokers.nats.link import Link
+from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.names import QueueNames
 from worker_runtime.brokers.nats.wire import LostReplyError, Reply, Request
 from worker_runtime.envelope import encode_envelope, new_pid
@@ -16,6 +17,8 @@ from worker_runtime.envelope import encode_envelope, new_pid
 #: Unconfirmed messages at once at most, and about this many bytes.
 _CHUNK = 1000
 _CHUNK_BYTES = 4 * 1024 * 1024
+#: Seconds between two tries while nobody receives anything.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 #: So that a publish which is repeated within the stream's window is stored once.
 _ID = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n"
 
@@ -65,47 +68,49 @@ class NatsPublisher:
                 )
         confirmed = 0
         for chunk in _chunks(requests):
-            confirmed += await self._publish(queue, chunk, confirmed, len(pids))
+            await self._publish(queue, chunk, confirmed, len(pids))
+            confirmed += len(chunk)
         return pids
 
-    async def _publish(self, queue: str, chunk: Sequence[Request], before: int, total: int) -> int:
+    async def _publish(self, queue: str, chunk: Sequence[Request], before: int, total: int) -> None:
+        """While the server says of the whole chunk that nobody received it, it is sent again: its servers
+        may be electing a leader."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self._patience, _FIRST_PAUSE
+        while True:
+            replies: list[Reply] = []
+            try:
+                await self._link.ask(chunk, lambda _, reply, into=replies: into.append(reply))  # type: ignore[misc]
+            except BrokerUnavailableError as error:
+                raise BrokerUnavailableError(
+                    f"{error}; of {total} messages for {queue}, {before} are published, the others are not"
+                ) from None
+            nobody = sum(reply.status == NOBODY for reply in replies)
+            if nobody < len(chunk) or loop.time() + pause > until:
+                break
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        self._judge(queue, replies, len(chunk), before, total)
+
+    def _judge(self, queue: str, replies: Sequence[Reply], asked: int, before: int, total: int) -> None:
         confirmed = 0
         refusal: BrokerError | None = None
-
-        def note(_: int, reply: Reply) -> None:
-            nonlocal confirmed, refusal
+        for reply in replies:
             try:
                 read_pub_ack(reply, self._link.name, f"publish to {queue}")
             except BrokerError as error:
                 refusal = refusal or error
             else:
                 confirmed += 1
-
-        answered = 0
-
-        def count(index: int, reply: Reply) -> None:
-            nonlocal answered
-            answered += 1
-            note(index, reply)
-
-        try:
-            await self._link.ask(chunk, count)
-        except BrokerUnavailableError as error:
-            raise BrokerUnavailableError(
-                f"{error}; of {total} messages for {queue}, {before} are published, the others are not"
-            ) from None
-        lost = len(chunk) - answered
+        lost = asked - len(replies)
         if lost:
             raise LostReplyError(
                 f"NATS at {self._link.name} did not confirm {lost} messages; of {total} for {queue},"
                 f" {before + confirmed} are published, {lost} may be, the others are not"
             )
         if refusal is not None:
-            text = f"{refusal}; of {total} messages for {queue}, {before + confirmed} are published"
-            if isinstance(refusal, BrokerUnavailableError):
-                raise BrokerUnavailableError(text)
-            raise BrokerError(text)
-        return confirmed
+            kind = BrokerUnavailableError if isinstance(refusal, BrokerUnavailableError) else BrokerError
+            raise kind(f"{refusal}; of {total} messages for {queue}, {before + confirmed} are published")
 
     async def close(self) -> None:
         await self._link.close()
