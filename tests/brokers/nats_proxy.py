@@ -26,10 +26,12 @@ class Fault(Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Sent in place of the server's: a status without a body."""
+    """Sent in place of the server's: a status without a body. With `passes` the publish reaches the server
+    besides."""
 
     status: int
     words: str
+    passes: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class _Connection:
                 self._proxy.event.set()
             if isinstance(choice, Answer):
                 self._answer(words[2], choice)
+                if choice.passes:
+                    self._up_writer.write(line + body)
             elif choice is Fault.CUT:
                 return
             elif choice is Fault.STALL:
