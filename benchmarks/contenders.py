@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import environments
 from benchmarks.workload import Workload
-from worker_runtime.brokers.redis.server import free_port
+from worker_runtime.brokers.embedded import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = "bench"

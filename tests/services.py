@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import redis
 
+from worker_runtime.brokers.embedded import free_port
 from worker_runtime.brokers.nats.server import EmbeddedNats
-from worker_runtime.brokers.redis.server import EmbeddedRedis, free_port
+from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 _SLOTS = 16384
 __all__ = ["EmbeddedNats", "EmbeddedRedis", "RedisCluster", "free_port"]
