@@ -12,7 +12,6 @@ from tests.brokers.nats_site import PLAN, NatsSite
 from tests.brokers.site import CALM, PATIENCE, eventually, receive, settle
 from tests.nats_cluster import NatsCluster
 from worker_runtime.brokers.base import Action, BrokerError, Consumer, Outcome, Settlement
-from worker_runtime.brokers.nats import api
 
 #: The version of the Redis server makes no difference.
 pytestmark = pytest.mark.any_server
@@ -56,29 +55,24 @@ async def replicated(cluster: NatsCluster) -> AsyncIterator[NatsSite]:
     await site.close()
 
 
-async def leader_of(site: NatsSite, *, of_consumer: bool) -> str:
-    """The name of the server that leads the stream, or the consumer."""
+async def leader_of(site: NatsSite) -> str:
+    """The name of the server that leads the consumer."""
     names = []
 
     async def look() -> None:
-        if of_consumer:
-            info = await site.consumer_info()
-        else:
-            info = await api.stream_info(site.link, site.names.stream) or {}
-        names.append(info["cluster"]["leader"])
+        names.append((await site.consumer_info())["cluster"]["leader"])
 
     await once_it_works(look)
     return str(names[-1])
 
 
-@pytest.mark.parametrize("of_consumer", [False, True], ids=["stream", "consumer"])
 async def test_a_leader_that_is_killed_under_load_loses_nothing(
-    of_consumer: bool, cluster: NatsCluster, replicated: NatsSite
+    cluster: NatsCluster, replicated: NatsSite
 ) -> None:
     site = replicated
     payloads = [b"%d" % n for n in range(1000)]
     await site.publish(*payloads)
-    victim = cluster.node(await leader_of(site, of_consumer=of_consumer))
+    victim = cluster.node(await leader_of(site))
     consumer, renewer = site.consumer(timing=TIMING), site.renewer(timing=TIMING)
     committed: set[bytes] = set()
     again: set[bytes] = set()

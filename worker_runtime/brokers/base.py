@@ -301,8 +301,9 @@ class Fences(Protocol):
     for every revision. Raises BrokerError."""
 
     async def fence(self, queue: str, revision: str, reason: str) -> bool:
-        """Stop a revision from receiving, from this moment on, wherever its workers are. They go on settling,
-        renewing and recovering. False when it was fenced for this very reason before."""
+        """Stop a revision from receiving, from this moment on, wherever its workers are (where a broker
+        cannot refuse, within seconds: `brokers.nats.fences` says how). They go on settling, renewing and
+        recovering. False when it was fenced for this very reason before."""
         ...
 
     async def unfence(self, queue: str, revision: str) -> bool:

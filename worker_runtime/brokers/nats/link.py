@@ -75,15 +75,8 @@ class Link:
         what may still be in its buffer must not arrive later. So is one whose caller is cancelled, unless
         that is `harmless`. Raises BrokerError when nothing was sent."""
         wire = await self.opened()
-        left = len(requests)
-
-        def count(index: int, reply: Reply) -> None:
-            nonlocal left
-            left -= 1
-            on_reply(index, reply)
-
         try:
-            await wire.ask(requests, count, self.timeout if timeout is None else timeout)
+            left = await wire.ask(requests, on_reply, self.timeout if timeout is None else timeout)
         except asyncio.CancelledError:
             if not harmless and wire is self._wire:
                 self.drop()

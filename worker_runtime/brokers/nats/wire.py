@@ -49,6 +49,9 @@ class Reply(msgspec.Struct, gc=False):
         return line[12:].decode("utf-8", "replace").strip()
 
 
+#: What confirms an acknowledgement.
+_EMPTY = Reply(0, b"", b"")
+
 #: Subject, headers (complete, or empty), payload.
 Request = tuple[str, bytes, bytes]
 OnReply = Callable[[int, Reply], None]
@@ -210,12 +213,12 @@ class Wire(asyncio.Protocol):
     def publish(self, subject: str, payload: bytes, reply: str) -> None:
         self._write(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
 
-    async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float) -> None:
+    async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float) -> int:
         """Send all at once; `on_reply` gets each answer by the index of its request as soon as it is there.
-        Returns when the last one is, or after `timeout` seconds, or when the connection is gone: what had no
-        answer then never gets one."""
+        Returns when the last one is, or after `timeout` seconds, or when the connection is gone: how many
+        have no answer by then, and never get one."""
         if self.gone or not requests:
-            return
+            return len(requests)
         asking = _Asking(len(requests), on_reply, self._loop.create_future())
         asked, count, prefix = self._asked, self._count, self._prefix.encode()
         lines, tokens = [], []
@@ -242,6 +245,7 @@ class Wire(asyncio.Protocol):
             if asking.left:
                 for name in tokens:
                     asked.pop(name, None)
+        return asking.left
 
     def subscribe(self) -> str:
         """A new inbox in place of the last one: `on_message` gets what arrives at INBOX.*."""
@@ -298,12 +302,16 @@ class Wire(asyncio.Protocol):
                 return
             asking, index, _ = found
             asking.left -= 1
-            asking.on_reply(index, Reply(0, b"", payload) if headers is None else _reply(headers, payload))
+            if headers is not None:
+                reply = _reply(headers, payload)
+            else:
+                reply = Reply(0, b"", payload) if payload else _EMPTY
+            asking.on_reply(index, reply)
             if not asking.left and not asking.done.done():
                 asking.done.set_result(None)
             return
-        reply = words[2] if len(words) == 4 else b""
-        self.on_message(words[0], reply, None if headers is None else _reply(headers, payload), payload)
+        to = words[2] if len(words) == 4 else b""
+        self.on_message(words[0], to, None if headers is None else _reply(headers, payload), payload)
 
     def _control(self, line: bytes) -> None:
         word = line[:4].upper()
