@@ -32,7 +32,7 @@ def fence_command(queue: str, revision: str, reason: str, as_json: bool, **flags
     """Stop a revision (default: every revision) from receiving from QUEUE.
 
     It holds from this moment on, wherever its workers are: the broker itself refuses to hand work to them.
-    NATS cannot refuse: there the workers ask before each pull, and take nothing more after some three seconds.
+    NATS cannot refuse: there the workers ask before each pull, and take nothing more after three seconds.
     They go on settling, renewing and recovering. Fencing again is harmless; a new reason replaces the old.
     Exit codes: 0 fenced, 2 bad usage, 3 the broker cannot be used.
     """
