@@ -15,8 +15,11 @@ from worker_runtime.brokers.base import (
     BrokerError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    Delivery,
     Outcome,
     PayloadRefusedError,
+    Presence,
+    WorkerIdentity,
 )
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.dead import RESERVED
@@ -79,6 +82,32 @@ async def test_an_older_process_may_start_beside_a_worker(on_nats: NatsSite) -> 
     assert not await renewer.extend([delivery])
     assert await settle(consumer, [delivery], Action.COMMIT) == [Outcome.COMMITTED]
     assert (await on_nats.read()).ready == 0
+
+
+async def test_an_ack_wait_that_is_shortened_under_a_worker_is_told_and_kept(
+    on_nats: NatsSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    await on_nats.publish(b"1", b"2")
+    timing = dataclasses.replace(CALM, expiry=600)
+    broker, me = on_nats.nats(timing), WorkerIdentity("r1", "w1")
+    await broker.check("q")
+    receiver, renewer = broker.consumer("q", me), broker.renewer("q", me)
+    deliveries = (await receive(receiver)).deliveries
+    await renewer.announce(Presence(True, 2, 1, 2))
+    assert not caplog.records
+    await on_nats.provision(ack_wait=1, update=True)
+    await renewer.announce(Presence(True, 2, 1, 2))
+    [record] = caplog.records
+    assert "was 600 s and is 1 s now" in record.getMessage()
+    assert not await renewer.extend(deliveries)
+    # From now on an answer counts for a second, and then it is held back.
+    other = on_nats.consumer("other", timing=dataclasses.replace(CALM, expiry=1))
+    again: list[Delivery] = []
+    while len(again) < 2:
+        again += (await receive(other)).deliveries
+    assert await settle(receiver, deliveries, Action.COMMIT) == [Outcome.SUPERSEDED] * 2
+    await receiver.close()
+    await renewer.close()
 
 
 async def test_a_stream_of_another_queue_is_refused_and_nothing_is_made(on_nats: NatsSite) -> None:

@@ -82,7 +82,12 @@ class NatsRenewer:
             else:
                 asked[index].extend(now)
 
+        lease = self._terms.lease
         if asked:
+            if lease is not None:
+                # An older worker that started may have changed it under the deliveries.
+                for receipt in asked:
+                    receipt.wait = lease.of(receipt.deliveries)
             shortest = min(one.wait for one in asked)
             timeout = min(self._link.timeout, max(0.5, shortest / 6))
             await self._link.ask([(one.reply, b"", _PROGRESS) for one in asked], note, timeout)
@@ -122,7 +127,19 @@ class NatsRenewer:
         info = await api.consumer_info(self._aside, self._names.stream, DURABLE)
         if info is None:
             return
-        lease = self._terms.lease = read_lease(info)
+        before, lease = self._terms.lease, read_lease(info)
+        self._terms.lease = lease
+        if before is not None and lease.shortest < min(before.shortest, self._timing.expiry):
+            log.warning(
+                "the ack wait of the consumer %s of %s was %g s and is %g s now, and this worker renews every"
+                " %g s: restart it, and find out who changes the consumer",
+                DURABLE,
+                self._names.stream,
+                before.shortest,
+                lease.shortest,
+                self._timing.renewal_period,
+                extra={"queue": self._names.queue},
+            )
         full = 0 < lease.max_ack_pending <= int(info["num_ack_pending"])
         if (full or not self._announced) and lease.max_ack_pending > 0:
             await self._look_at_the_limit(lease.max_ack_pending)
