@@ -17,6 +17,7 @@ from worker_runtime.brokers.base import (
     UnsafePlacementError,
 )
 from worker_runtime.brokers.connect import broker_from_url
+from worker_runtime.brokers.nats.address import SCHEMES as NATS_SCHEMES
 
 #: How a URL says it, after the + of its scheme.
 _TOPOLOGIES = {"cluster": Topology.CLUSTER, "sentinel": Topology.SENTINEL}
@@ -81,8 +82,13 @@ async def observe_broker(
 
 
 def _wrong_scheme(url: str, topology: Topology) -> str:
-    """A URL of another topology; empty when it fits. The scheme is all that is quoted: no password."""
+    """A URL of another broker or topology; empty when it fits. Of it only the scheme is quoted."""
     scheme = urlsplit(url).scheme
+    if f"{scheme}://" in NATS_SCHEMES:
+        return (
+            f"spec.broker.redis names a Redis and the broker's URL begins with {scheme}://: write redis://;"
+            " workers consume NATS, but the operator does not run them there yet"
+        )
     of_url = _TOPOLOGIES.get(scheme.partition("+")[2], Topology.STANDALONE)
     if of_url is topology:
         return ""
