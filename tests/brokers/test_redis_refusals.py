@@ -103,6 +103,16 @@ async def test_passwords() -> None:
         await consumer.close()
 
 
+async def test_a_command_that_is_not_there_is_named_without_what_was_published() -> None:
+    """As at the port of a Sentinel."""
+    with EmbeddedRedis(args=("--rename-command", "LPUSH", "")) as server:
+        publisher = broker_from_url(server.url, "ns").publisher()
+        with pytest.raises(BrokerRefusedError, match=r"unknown command .LPUSH.*redis\+sentinel://") as caught:
+            await publisher.publish_many("q", [b'{"card":"4242"}'])
+        assert "4242" not in str(caught.value)
+        await publisher.close()
+
+
 async def test_a_password_that_nobody_asked_for(redis_server: EmbeddedRedis) -> None:
     url = redis_server.url.replace("://", "://:secret@")
     with pytest.raises(BrokerRefusedError, match="remove it from the URL"):

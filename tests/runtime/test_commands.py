@@ -71,10 +71,27 @@ def test_bad_input_ends_with_2(bench: Bench, arguments: tuple[str, ...]) -> None
 @pytest.mark.parametrize("command", [("publish", "{}"), ("inspect",)])
 def test_a_queue_without_a_usable_name_is_refused(bench: Bench, command: tuple[str, ...], queue: str) -> None:
     done = queueworker(command[0], queue, *command[1:], env=bench.env)
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert "the queue's name" in done.stderr
     assert "Traceback" not in done.stderr
     assert not bench.client.keys(f"{bench.namespace}*")
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        ("localhost:6379", ("publish", "q", "{}")),
+        ("redis+sentinel://h", ("inspect", "q")),
+        ("nats://", ("explain", "q", "p")),
+        ("redis://h:x", ("retry", "q")),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_bad_usage(command: tuple[str, ...], url: str) -> None:
+    done = queueworker(*command, env=environment(url, "n"))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "broker" in done.stderr
+    assert "run the command again" not in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("publish", "q", "{}"), ("inspect", "q")])

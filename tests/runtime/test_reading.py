@@ -24,6 +24,13 @@ from worker_runtime.brokers.redis.scripts import Call
 PAGE = Path(__file__).parents[2] / "docs" / "inspect.md"
 
 
+@pytest.fixture(scope="module")
+def replica(server: EmbeddedRedis) -> Iterator[EmbeddedRedis]:
+    primary = server.url.rsplit(":", 1)[1]
+    with EmbeddedRedis(args=("--replicaof", "127.0.0.1", primary)) as replica:
+        yield replica
+
+
 def run(bench: Bench, call: Call) -> list[str]:
     reply: list[str] = bench.client.execute_command(*call.by_source())
     return reply
@@ -153,15 +160,27 @@ def test_anything_private_ends_with_6_and_is_named(place: str, bench: Bench) -> 
         assert place in done.stdout
 
 
-def test_a_replica_proves_nothing(bench: Bench) -> None:
-    primary = bench.url.rsplit(":", 1)[1]
-    with EmbeddedRedis(args=("--replicaof", "127.0.0.1", primary)) as replica:
-        env = bench.env | {"QUEUEWORKER_BROKER_URL": replica.url}
-        done = queueworker("verify-empty", "q", env=env)
-        assert done.returncode == 3
-        assert "is a replica" in done.stderr
-        shown = queueworker("inspect", "q", env=env)
-        assert (shown.returncode, "a replica: it may lag" in shown.stdout) == (0, True)
+def test_a_replica_proves_nothing(bench: Bench, replica: EmbeddedRedis) -> None:
+    env = bench.env | {"QUEUEWORKER_BROKER_URL": replica.url}
+    done = queueworker("verify-empty", "q", env=env)
+    assert done.returncode == 3
+    assert "is a replica" in done.stderr
+    shown = queueworker("inspect", "q", env=env)
+    assert (shown.returncode, "a replica: it may lag" in shown.stdout) == (0, True)
+    shown = queueworker("explain", "q", "nowhere-yet", env=env)
+    assert (shown.returncode, "a replica: it may lag" in shown.stdout) == (7, True)
+    assert "ask the primary" in shown.stdout
+
+
+@pytest.mark.parametrize("command", [("recover", "q"), ("retry", "q"), ("park", "q", "--older-than", "1")])
+def test_a_replica_moves_nothing_and_says_so(
+    bench: Bench, replica: EmbeddedRedis, command: tuple[str, ...]
+) -> None:
+    """What it lacks may be on the primary: "0 moved" would not be the truth."""
+    done = queueworker(*command, env=bench.env | {"QUEUEWORKER_BROKER_URL": replica.url})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "is a replica" in done.stderr
+    assert "point the URL at the primary" in done.stderr
 
 
 def test_a_server_that_does_not_tell_its_role_proves_nothing(bench: Bench) -> None:
@@ -238,7 +257,8 @@ def test_explain_the_other_places(bench: Bench) -> None:
     client.set(keys.job("bad"), text % "bad")
     client.lpush(keys.failed, "bad", "gone")
     client.set(keys.reason("bad"), '{"at":1,"why":"handler","detail":"ValueError: no such user"}')
-    client.lpush(keys.dead, "given-up")
+    client.lpush(keys.dead, "given-up", "kept")
+    client.set(keys.job("kept"), text % "kept")
     client.lpush(keys.poison, '{"at":1,"reason":"timestamp","detail":"is missing"}\n{"pid":"sick"}')
     client.lpush(keys.ready, "junk")
     expected = {
@@ -258,5 +278,8 @@ def test_explain_the_other_places(bench: Bench) -> None:
     assert explain(bench, "bad")["reason"] == "handler: ValueError: no such user"
     assert explain(bench, "later")["published_ago"] is None
     assert "timestamp: is missing" in str(explain(bench, "sick")["reason"])
+    assert explain(bench, "kept")["way_out"] == "remove the cause, then queueworker retry q --dead"
+    assert explain(bench, "given-up")["way_out"] == "publish it again"
+    assert explain(bench, "sic", code=7)["place"] == "nowhere", "a part of the id of something else"
     answer = explain(bench, "never", code=7)
     assert (answer["place"], answer["complete"]) == ("nowhere", True)

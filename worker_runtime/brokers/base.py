@@ -82,6 +82,10 @@ class BrokerError(Exception):
     """Base of all errors that a broker raises. The text names the object, what was read and the way out."""
 
 
+class BrokerUsageError(BrokerError):
+    """What was asked for cannot be used: the broker's URL, the namespace, or a name. Nothing was sent."""
+
+
 class BrokerUnavailableError(BrokerError):
     """The broker could not be reached or did not answer. Trying again later may help."""
 

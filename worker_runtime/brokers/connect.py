@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker_runtime.brokers.base import Broker, BrokerError, Timing
+from worker_runtime.brokers.base import Broker, BrokerUsageError, Timing
 from worker_runtime.brokers.nats import address as nats
 from worker_runtime.brokers.nats.broker import NatsBroker
 from worker_runtime.brokers.redis import address as redis
@@ -13,7 +13,7 @@ _DEFAULT_TIMING = Timing()
 
 def broker_from_url(url: str, namespace: str, timing: Timing = _DEFAULT_TIMING) -> Broker:
     """The broker behind a URL. Opens no connection. Schemes: redis, rediss, redis+cluster, rediss+cluster,
-    redis+sentinel, rediss+sentinel, unix, nats, tls. Raises BrokerError for a URL that cannot be used."""
+    redis+sentinel, rediss+sentinel, unix, nats, tls. Raises BrokerUsageError for one that cannot be used."""
     scheme, separator, _ = url.partition("://")
     if separator and f"{scheme}://" in nats.SCHEMES:
         return NatsBroker(nats.parse_address(url), namespace, timing)
@@ -21,4 +21,4 @@ def broker_from_url(url: str, namespace: str, timing: Timing = _DEFAULT_TIMING) 
         return RedisBroker(redis.parse_address(url), namespace, timing)
     shown = f"{scheme}://..." if separator else "a URL without a scheme"
     allowed = ", ".join((*redis.SCHEMES, *nats.SCHEMES))
-    raise BrokerError(f"the broker URL is {shown}; allowed are {allowed}")
+    raise BrokerUsageError(f"the broker URL is {shown}; allowed are {allowed}")

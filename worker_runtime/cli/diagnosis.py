@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker_runtime.brokers.base import Place, QueueReading, Timing, Whereabouts, WorkerReading
+from worker_runtime.brokers.base import Place, QueueReading, Role, Timing, Whereabouts, WorkerReading
 
 _LEGACY_AGE = Timing().legacy_age
 _NOTHING = "nothing has to be done"
@@ -19,7 +20,14 @@ class Diagnosis:
 
 
 def diagnose(found: Whereabouts, reading: QueueReading) -> Diagnosis:
-    return _DIAGNOSES[found.place](found, reading)
+    diagnosis = _DIAGNOSES[found.place](found, reading)
+    if reading.role is not Role.REPLICA:
+        return diagnosis
+    return Diagnosis(
+        f"{diagnosis.where}, by {reading.server}, a replica: it may lag behind",
+        diagnosis.why,
+        f"ask the primary; if it says the same: {diagnosis.way_out}",
+    )
 
 
 def _waiting(found: Whereabouts, reading: QueueReading) -> Diagnosis:
@@ -36,7 +44,8 @@ def _why_nobody_takes(before: int, reading: QueueReading) -> tuple[str, str]:
         fenced = f"; besides, {_fences(reading)}" if reading.fences else ""
         return (
             f"no live worker of this protocol is on the queue{fenced}",
-            f"start one: queueworker run MODULE:APP --queue {queue} (older protocols are not listed)",
+            f"start one: queueworker run MODULE:APP --queue {shlex.quote(queue)}"
+            " (older protocols are not listed)",
         )
     receiving = [each for each in workers if each.receiving]
     if not receiving:
@@ -123,13 +132,17 @@ def _delayed(found: Whereabouts, reading: QueueReading) -> Diagnosis:
 
 def _failed(found: Whereabouts, reading: QueueReading) -> Diagnosis:
     if found.recorded:
-        return Diagnosis("failed", "its handler rejected it", f"queueworker retry {reading.queue}")
+        return Diagnosis(
+            "failed", "its handler rejected it", f"queueworker retry {shlex.quote(reading.queue)}"
+        )
     return Diagnosis("failed", "its handler rejected it, and its record is gone by now", "publish it again")
 
 
 def _dead(found: Whereabouts, reading: QueueReading) -> Diagnosis:
-    kept = "its record is kept" if found.recorded else "its record is gone by now"
-    return Diagnosis("dead", f"it was given up; {kept}", "remove the cause and publish its payload again")
+    if found.recorded:
+        way_out = f"remove the cause, then queueworker retry {shlex.quote(reading.queue)} --dead"
+        return Diagnosis("dead", "it was given up; its record is kept", way_out)
+    return Diagnosis("dead", "it was given up; its record is gone by now", "publish it again")
 
 
 def _poison(found: Whereabouts, reading: QueueReading) -> Diagnosis:
@@ -162,7 +175,9 @@ def _fences(reading: QueueReading) -> str:
 
 
 def _unfence(queue: str, revision: str) -> str:
-    return f"queueworker unfence {queue}" + ("" if revision == "*" else f" --revision {revision}")
+    return f"queueworker unfence {shlex.quote(queue)}" + (
+        "" if revision == "*" else f" --revision {revision}"
+    )
 
 
 def _reasons(workers: Sequence[WorkerReading]) -> str:
@@ -170,7 +185,9 @@ def _reasons(workers: Sequence[WorkerReading]) -> str:
 
 
 def _start(reading: QueueReading) -> str:
-    return f"start a worker, which recovers it: queueworker run MODULE:APP --queue {reading.queue}"
+    return (
+        f"start a worker, which recovers it: queueworker run MODULE:APP --queue {shlex.quote(reading.queue)}"
+    )
 
 
 def _recovery(reading: QueueReading) -> str:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import click
 
 from worker_runtime.app import App, timing_from
-from worker_runtime.brokers.base import MAX_TAKEOVERS, Maintenance, Timing
+from worker_runtime.brokers.base import MAX_TAKEOVERS, BrokerRefusedError, Maintenance, Role, Timing
 from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE
 from worker_runtime.settings import Settings
 
@@ -18,10 +18,21 @@ MAINTENANCE_FIELDS = (*BROKER_FIELDS, "job_ttl_seconds", "max_takeovers")
 
 @asynccontextmanager
 async def maintenance_of(settings: Settings, queue: str) -> AsyncIterator[Maintenance]:
-    """The queue is checked first, so that a wrong broker is told in one line."""
+    """The queue is checked first, so that a wrong broker is told in one line, and so that a replica, which
+    may not have yet what is to be moved, does not pass for a queue with nothing to move."""
     timing = timing_from(settings, Timing(command_timeout=PATIENCE))
     broker = App(settings.broker_url, settings.namespace, timing).make_broker()
     await broker.check(queue)
+    inspector = broker.inspector()
+    try:
+        reading = await inspector.read(queue)
+    finally:
+        await inspector.close()
+    if reading.role is Role.REPLICA:
+        raise BrokerRefusedError(
+            f"Redis at {reading.server} is a replica: it takes no writes and may lag behind;"
+            " point the URL at the primary"
+        )
     limit = MAX_TAKEOVERS if settings.max_takeovers is None else settings.max_takeovers
     maintenance = broker.maintenance(max_takeovers=limit)
     try:

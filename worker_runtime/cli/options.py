@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from worker_runtime import exits
-from worker_runtime.brokers.base import BrokerError, PayloadRefusedError
+from worker_runtime.brokers.base import BrokerError, BrokerUsageError, PayloadRefusedError
 from worker_runtime.settings import VARIABLES, Settings, SettingsError, Variable, settings_from
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -84,10 +84,17 @@ def read_settings(flags: dict[str, Any]) -> tuple[Settings, tuple[str, ...]]:
 
 @contextmanager
 def broker_errors(context: str = "") -> Iterator[None]:
-    """Turn a broker's error into one line and the exit code for it."""
+    """Turn a broker's error into one line and the exit code for it. `context` is a sentence about what
+    happened before it."""
     try:
         yield
+    except BrokerUsageError as error:
+        raise Failure(str(error), exits.BAD_USAGE) from None
     except PayloadRefusedError as error:
-        raise Failure(f"{error}{context}", exits.BAD_USAGE) from None
+        raise Failure(_with_context(error, context), exits.BAD_USAGE) from None
     except BrokerError as error:
-        raise Failure(f"{error}{context}", exits.BROKER) from None
+        raise Failure(_with_context(error, context), exits.BROKER) from None
+
+
+def _with_context(error: BrokerError, context: str) -> str:
+    return f"{str(error).removesuffix('.')}. {context}" if context else str(error)

@@ -53,7 +53,7 @@ def park_command(
                 on_step=lambda swept: progress.show(f"Parked {swept.parked:,}"),
             )
 
-    with broker_errors(" What was moved before is moved; run the command again for the rest."):
+    with broker_errors("What was moved before is moved; run the command again for the rest."):
         try:
             swept = asyncio.run(run())
         finally:

@@ -107,7 +107,7 @@ async def _publish(
         bar = click.progressbar(length=total, label=f"Publishing to {queue}", file=sys.stderr)
     try:
         for batch, size in _batches(lines, pids):
-            with broker_errors(f" Published before: {len(pids)} messages." if pids else ""):
+            with broker_errors(f"Published before: {len(pids)} messages." if pids else ""):
                 pids.extend(await app.publish_many(queue, batch))
             if bar is not None:
                 bar.update(size)

@@ -35,7 +35,7 @@ def recover_command(queue: str, as_json: bool, **flags: Any) -> None:
             recovered = await maintenance.recover(queue, show)
             return recovered, await maintenance.promote(queue)
 
-    with broker_errors(" What was returned before is returned; run the command again for the rest."):
+    with broker_errors("What was returned before is returned; run the command again for the rest."):
         try:
             recovered, promoted = asyncio.run(run())
         finally:

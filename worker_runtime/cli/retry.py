@@ -60,7 +60,7 @@ def retry_command(
                 on_step=lambda swept: progress.show(f"Retried {swept.retried:,}, parked {swept.parked:,}"),
             )
 
-    with broker_errors(" What was moved before is moved; run the command again for the rest."):
+    with broker_errors("What was moved before is moved; run the command again for the rest."):
         try:
             swept = asyncio.run(run())
         finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
-from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.base import BrokerUsageError
 
 SCHEMES = ("nats://", "tls://")
 #: Options after the question mark, each a path of a file.
@@ -42,10 +42,10 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Raises BrokerError for a URL that cannot be used; its text never shows a password or a token."""
+    """Raises BrokerUsageError for a URL that cannot be used; its text never shows a password or a token."""
     scheme, separator, rest = url.partition("://")
     if not separator or f"{scheme}://" not in SCHEMES:
-        raise BrokerError(f"the broker URL is {scheme}://...; allowed are {', '.join(SCHEMES)}")
+        raise BrokerUsageError(f"the broker URL is {scheme}://...; allowed are {', '.join(SCHEMES)}")
     rest, _, query = rest.partition("?")
     credentials, at, hosts = rest.rpartition("@")
     servers = tuple(_server(host) for host in hosts.rstrip("/").split(","))
@@ -54,7 +54,9 @@ def parse_address(url: str) -> Address:
     ways: list[str] = [name for name in ("creds", "nkey") if name in options]
     ways += ["a user and password"] if at and colon else ["a token"] if at else []
     if len(ways) > 1:
-        raise BrokerError(f"the broker URL signs in twice, by {' and by '.join(ways)}; leave one of them out")
+        raise BrokerUsageError(
+            f"the broker URL signs in twice, by {' and by '.join(ways)}; leave one of them out"
+        )
     shown = f"{unquote(user)}@" if at and colon else "...@" if at else ""
     return Address(
         display_url=f"{scheme}://{shown}{','.join(map(str, servers))}",
@@ -76,9 +78,11 @@ def _server(text: str) -> Server:
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
     if not host:
-        raise BrokerError("the broker URL names no host; write nats://HOST:4222, several hosts with commas")
+        raise BrokerUsageError(
+            "the broker URL names no host; write nats://HOST:4222, several hosts with commas"
+        )
     if port and not (port.isdigit() and 0 < int(port) < 65536):
-        raise BrokerError(f"the broker URL has the port {port!r} for {host}; it must be from 1 to 65535")
+        raise BrokerUsageError(f"the broker URL has the port {port!r} for {host}; it must be from 1 to 65535")
     return Server(host, int(port or _PORT))
 
 
@@ -86,10 +90,10 @@ def _options(query: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name, values in parse_qs(query, keep_blank_values=True).items():
         if name not in FILES:
-            raise BrokerError(f"the broker URL has the option {name!r}; allowed are {', '.join(FILES)}")
+            raise BrokerUsageError(f"the broker URL has the option {name!r}; allowed are {', '.join(FILES)}")
         path = Path(values[-1])
         if not path.is_file():
-            raise BrokerError(f"the broker URL names {path} as {name}; there is no such file")
+            raise BrokerUsageError(f"the broker URL names {path} as {name}; there is no such file")
         found[name] = path
     return found
 
@@ -102,5 +106,7 @@ def _tls(options: dict[str, Path]) -> ssl.SSLContext:
             key = options.get("tls_key")
             context.load_cert_chain(str(options["tls_cert"]), None if key is None else str(key))
     except (OSError, ssl.SSLError) as error:
-        raise BrokerError(f"the certificates named in the broker URL cannot be loaded: {error}") from None
+        raise BrokerUsageError(
+            f"the certificates named in the broker URL cannot be loaded: {error}"
+        ) from None
     return context

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from worker_runtime.brokers.base import (
     MAX_TAKEOVERS,
-    BrokerError,
     BrokerRefusedError,
+    BrokerUsageError,
     Consumer,
     Fences,
     Inspector,
@@ -39,7 +39,7 @@ class NatsBroker:
 
     def __init__(self, address: Address, namespace: str, timing: Timing) -> None:
         if not namespace:
-            raise BrokerError("the namespace is empty; give a name such as utopia-queue")
+            raise BrokerUsageError("the namespace is empty; give a name such as utopia-queue")
         self.display_url = address.display_url
         self._address = address
         self._namespace = namespace
@@ -132,4 +132,4 @@ class NatsBroker:
 def _check_identity(identity: WorkerIdentity) -> None:
     for name, word in (("revision", identity.revision), ("worker", identity.worker)):
         if not word or any(character.isspace() for character in word):
-            raise BrokerError(f"the {name} {word!r} of this worker must be one word without spaces")
+            raise BrokerUsageError(f"the {name} {word!r} of this worker must be one word without spaces")

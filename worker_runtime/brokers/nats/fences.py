@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from worker_runtime.brokers.base import BrokerError, BrokerRefusedError
+from worker_runtime.brokers.base import BrokerRefusedError, BrokerUsageError
 from worker_runtime.brokers.nats import api, books
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import QueueNames
@@ -28,7 +28,9 @@ class NatsFences:
         """See `Fences.fence`."""
         _check(revision)
         if not reason.strip():
-            raise BrokerError(f"a fence on {queue} needs a reason: it is what people read when nothing runs")
+            raise BrokerUsageError(
+                f"a fence on {queue} needs a reason: it is what people read when nothing runs"
+            )
         names = await self._known(queue)
         held = await api.get_message(self._link, names.books, {"last_by_subj": names.fence(revision)})
         if held is not None and held.payload == reason.encode():
@@ -66,6 +68,6 @@ class NatsFences:
 
 def _check(revision: str) -> None:
     if not revision or any(character.isspace() for character in revision):
-        raise BrokerError(
+        raise BrokerUsageError(
             f"the revision {revision!r} must be one word without spaces, or * for every revision"
         )

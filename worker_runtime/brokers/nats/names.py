@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.base import BrokerUsageError
 
 #: The durable that all workers of a queue share.
 DURABLE = "worker"
@@ -99,16 +99,16 @@ class QueueNames:
 
 
 def names_of(namespace: str, queue: str) -> QueueNames:
-    """Raises BrokerError for a queue whose name cannot be part of a subject."""
+    """Raises BrokerUsageError for a queue whose name cannot be part of a subject."""
     if not queue:
-        raise BrokerError("the queue's name is empty; give a name such as stats-usage")
+        raise BrokerUsageError("the queue's name is empty; give a name such as stats-usage")
     if not re.fullmatch(r"[^\s*>.\x00-\x1f\x7f]+(\.[^\s*>.\x00-\x1f\x7f]+)*", queue) or len(queue) > 200:
-        raise BrokerError(
+        raise BrokerUsageError(
             f"the queue's name {queue[:210]!r} cannot be part of a NATS subject; leave out spaces, * and >,"
             " dots at either end or in a row, and stay within 200 characters"
         )
     try:
         queue.encode()
     except UnicodeEncodeError:
-        raise BrokerError(f"the queue's name {queue!r} is not UTF-8; give it in UTF-8") from None
+        raise BrokerUsageError(f"the queue's name {queue!r} is not UTF-8; give it in UTF-8") from None
     return QueueNames(namespace, queue)

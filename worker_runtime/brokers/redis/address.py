@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from redis.connection import parse_url
 
-from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.base import BrokerUsageError
 
 SCHEMES = (
     "redis://",
@@ -63,11 +63,11 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Raises BrokerError for a URL that cannot be used; its text never shows the password."""
+    """Raises BrokerUsageError for a URL that cannot be used; its text never shows the password."""
     scheme, separator, rest = url.partition("://")
     if not separator or f"{scheme}://" not in SCHEMES:
         shown = f"{scheme}://..." if separator else "a URL without a scheme"
-        raise BrokerError(f"the broker URL is {shown}; allowed are {', '.join(SCHEMES)}")
+        raise BrokerUsageError(f"the broker URL is {shown}; allowed are {', '.join(SCHEMES)}")
     plain, _, topology = scheme.partition("+")
     cluster = topology == "cluster"
     primary = ""
@@ -78,11 +78,13 @@ def parse_address(url: str) -> Address:
         parsed = [_options(f"{plain}://{host}") for host in hosts]
         port_check = [urlsplit(f"{plain}://{host}").port for host in hosts]
     except ValueError as error:
-        raise BrokerError(f"the {scheme}:// URL of the broker cannot be read: {error}") from None
+        raise BrokerUsageError(f"the {scheme}:// URL of the broker cannot be read: {error}") from None
     first = parsed[0]
     database = int(first.get("db") or 0)
     if cluster and database:
-        raise BrokerError(f"the broker URL asks for database {database}; Redis Cluster has only database 0")
+        raise BrokerUsageError(
+            f"the broker URL asks for database {database}; Redis Cluster has only database 0"
+        )
     default_port = SENTINEL_PORT if primary else 6379
     if first.get("path"):
         nodes: tuple[Node, ...] = (Node(path=str(first["path"])),)
@@ -112,17 +114,17 @@ def _primary_name(scheme: str, rest: str) -> tuple[str, str]:
     hosts, _, path = before.partition("/")
     name, slash, database = path.partition("/")
     if "@" in path:
-        raise BrokerError(
+        raise BrokerUsageError(
             f"the {scheme}:// URL of the broker has a / before the @; in a user name or password"
             " write it as %2F"
         )
     if not name:
-        raise BrokerError(
+        raise BrokerUsageError(
             f"the {scheme}:// URL of the broker names no primary; write {scheme}://HOST:{SENTINEL_PORT},.../NAME"
             " with the name that the Sentinels watch it by (their `sentinel monitor NAME`)"
         )
     if database and not database.isdecimal():
-        raise BrokerError(
+        raise BrokerUsageError(
             f"the {scheme}:// URL of the broker has {database!r} after the name of the primary; a database"
             " is a number, or leave it out"
         )
@@ -160,7 +162,9 @@ def _tls(options: dict[str, Any]) -> ssl.SSLContext:
         "none": ssl.CERT_NONE,
     }
     if required not in modes:
-        raise BrokerError(f"ssl_cert_reqs in the broker URL is {required!r}; allowed are {', '.join(modes)}")
+        raise BrokerUsageError(
+            f"ssl_cert_reqs in the broker URL is {required!r}; allowed are {', '.join(modes)}"
+        )
     try:
         context = ssl.create_default_context(
             cafile=options.get("ssl_ca_certs"), capath=options.get("ssl_ca_path")
@@ -170,7 +174,9 @@ def _tls(options: dict[str, Any]) -> ssl.SSLContext:
                 options["ssl_certfile"], options.get("ssl_keyfile"), options.get("ssl_password")
             )
     except (OSError, ssl.SSLError) as error:
-        raise BrokerError(f"the certificates named in the broker URL cannot be loaded: {error}") from None
+        raise BrokerUsageError(
+            f"the certificates named in the broker URL cannot be loaded: {error}"
+        ) from None
     context.check_hostname = required != "none" and _wants_hostname(options)
     context.verify_mode = modes[required]
     return context

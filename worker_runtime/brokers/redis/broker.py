@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from worker_runtime.brokers.base import (
     MAX_TAKEOVERS,
-    BrokerError,
     BrokerRefusedError,
+    BrokerUsageError,
     Consumer,
     Fences,
     Inspector,
@@ -45,7 +45,7 @@ class RedisBroker:
 
     def __init__(self, address: Address, namespace: str, timing: Timing) -> None:
         if not namespace:
-            raise BrokerError("the namespace is empty; give a prefix for all keys, such as utopia-queue")
+            raise BrokerUsageError("the namespace is empty; give a prefix for all keys, such as utopia-queue")
         self.display_url = address.display_url
         self._address = address
         self._namespace = namespace
@@ -94,11 +94,11 @@ class RedisBroker:
 
     def _keys(self, queue: str) -> QueueKeys:
         if not queue:
-            raise BrokerError("the queue's name is empty; give a name such as stats-usage")
+            raise BrokerUsageError("the queue's name is empty; give a name such as stats-usage")
         try:
             queue.encode()
         except UnicodeEncodeError:
-            raise BrokerError(f"the queue's name {queue!r} is not UTF-8; give it in UTF-8") from None
+            raise BrokerUsageError(f"the queue's name {queue!r} is not UTF-8; give it in UTF-8") from None
         keys = QueueKeys(self._namespace, queue)
         if self._address.cluster:
             verify_placement(keys)
@@ -173,4 +173,4 @@ class RedisBroker:
 def _check_identity(identity: WorkerIdentity) -> None:
     for name, word in (("revision", identity.revision), ("worker", identity.worker)):
         if not word or any(character.isspace() for character in word):
-            raise BrokerError(f"the {name} {word!r} of this worker must be one word without spaces")
+            raise BrokerUsageError(f"the {name} {word!r} of this worker must be one word without spaces")

@@ -41,6 +41,8 @@ _REFUSED_TEXT = {
     " rename or delete it, or use another namespace",
     "QWTYPE": "rename or delete that key, or use another namespace",
     "QWNUMBER": "set that value to a whole number or delete it",
+    "UNKNOWN": "what answers there holds no queues, or hides that command; a Sentinel needs a redis+sentinel://"
+    " URL with the name of the primary, another server a port of Redis 6.2 or newer",
     "CROSSSLOT": "the keys of this namespace are in different slots of the cluster; put a hash tag into the"
     " namespace, such as {utopia-queue}",
 }
@@ -53,6 +55,9 @@ def explained(error: ReplyError, server: str, doing: str) -> BrokerError:
         # Dragonfly puts ERR before every error that a script returns.
         text = text.removeprefix("ERR ")
         code = text.split(" ", 1)[0]
+    if "unknown command" in text:
+        # It goes on with the arguments, which are what somebody published.
+        text, code = text.split(", with args", 1)[0], "UNKNOWN"
     if "unauthenticated" in text:
         # What a long command gets instead of NOAUTH.
         code = "NOAUTH"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.base import BrokerUsageError
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.links import QueueLinks
@@ -29,7 +29,9 @@ class RedisFences:
         """See `Fences.fence`."""
         _check(revision)
         if not reason.strip():
-            raise BrokerError(f"a fence on {queue} needs a reason: it is what people read when nothing runs")
+            raise BrokerUsageError(
+                f"a fence on {queue} needs a reason: it is what people read when nothing runs"
+            )
         keys, link = self._links.of(queue)
         held = await self._ask(link, ("HGET", keys.fence, revision), "read its fences")
         if held == reason.encode():
@@ -64,6 +66,6 @@ class RedisFences:
 
 def _check(revision: str) -> None:
     if not revision or any(character.isspace() for character in revision):
-        raise BrokerError(
+        raise BrokerUsageError(
             f"the revision {revision!r} must be one word without spaces, or * for every revision"
         )

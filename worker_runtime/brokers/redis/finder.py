@@ -6,6 +6,7 @@ later if not sooner. One on its way back can be missed; a second look follows a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -124,11 +125,12 @@ class Finder:
         return None
 
     async def _poison(self) -> Whereabouts | None:
-        """What could not be decoded has no pid that can be trusted: any entry that holds these bytes."""
-        wanted = self._pid.encode()
+        """What could not be decoded has no pid that can be trusted: any entry that holds these bytes,
+        though not as a part of a longer word."""
+        wanted = re.compile(rb"(?<![\w.-])" + re.escape(self._pid.encode()) + rb"(?![\w.-])")
         async for _, raw in self._from_the_right(self._keys.poison):
             entry = decode_poison(raw)
-            if wanted in entry.raw:
+            if wanted.search(entry.raw):
                 return self._at(Place.POISON, reason=f"{entry.reason}: {entry.detail}")
         return None
 
