@@ -100,6 +100,10 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
 def _word(text: str) -> str:
     if not text or any(c.isspace() for c in text):
         raise ValueError("must be one word without spaces")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be UTF-8") from None
     return text
 
 

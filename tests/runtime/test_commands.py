@@ -78,6 +78,24 @@ def test_a_queue_without_a_usable_name_is_refused(bench: Bench, command: tuple[s
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "q", "\udcff"),
+        ("fence", "q", "--reason", "\udcff"),
+        ("fence", "q", "--reason", "x", "--revision", "\udcff"),
+        ("unfence", "q", "--revision", "\udcff"),
+        ("inspect", "q", "--namespace", "\udcff"),
+        ("run", "jobs:app", "--revision", "\udcff"),
+    ],
+)
+def test_bytes_that_are_no_utf_8_are_bad_usage(bench: Bench, arguments: tuple[str, ...]) -> None:
+    done = queueworker(*arguments, env=bench.env)
+    assert done.returncode == 2
+    assert "UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("url", "command"),
     [
         ("localhost:6379", ("publish", "q", "{}")),

@@ -14,12 +14,19 @@ from worker_runtime import exits
 from worker_runtime.app import App
 from worker_runtime.brokers.base import Place, QueueReading, Timing, Whereabouts
 from worker_runtime.cli.diagnosis import Diagnosis, diagnose
-from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE, broker_errors, read_settings, setting_options
+from worker_runtime.cli.options import (
+    BROKER_FIELDS,
+    PATIENCE,
+    broker_errors,
+    in_utf8,
+    read_settings,
+    setting_options,
+)
 
 
 @click.command("explain")
 @click.argument("queue")
-@click.argument("pid")
+@click.argument("pid", callback=in_utf8)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
     "--scan",

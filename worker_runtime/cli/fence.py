@@ -11,21 +11,37 @@ import click
 
 from worker_runtime.app import App
 from worker_runtime.brokers.base import Fences, Timing
-from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE, broker_errors, read_settings, setting_options
+from worker_runtime.cli.options import (
+    BROKER_FIELDS,
+    PATIENCE,
+    broker_errors,
+    in_utf8,
+    read_settings,
+    setting_options,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _revision_option(command: Command) -> Command:
     return click.option(
-        "--revision", default="*", show_default=True, help="One revision, or * for every revision."
+        "--revision",
+        default="*",
+        show_default=True,
+        callback=in_utf8,
+        help="One revision, or * for every revision.",
     )(command)
 
 
 @click.command("fence")
 @click.argument("queue")
 @_revision_option
-@click.option("--reason", required=True, help="What people read when they ask why nothing is received.")
+@click.option(
+    "--reason",
+    required=True,
+    callback=in_utf8,
+    help="What people read when they ask why nothing is received.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what holds now as JSON.")
 @setting_options(BROKER_FIELDS)
 def fence_command(queue: str, revision: str, reason: str, as_json: bool, **flags: Any) -> None:

@@ -52,6 +52,15 @@ def setting_options(fields: Collection[str]) -> Callable[[Command], Command]:
     return decorate
 
 
+def in_utf8(_: click.Context, __: click.Parameter, text: str) -> str:
+    """Callback of a text that goes to the broker: a shell passes on any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{text!r} is not UTF-8; give it in UTF-8.") from None
+    return text
+
+
 def flag_of(variable: Variable) -> str:
     return "--" + variable.field.replace("_", "-")
 
