@@ -35,10 +35,15 @@ def load_app(target: str) -> App:
             ) from None
         raise AppImportError(f"{module_name} imports {error.name!r}, which is not installed.") from None
     except (Exception, SystemExit) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, SyntaxError):
+            # The traceback ends in the importer; the file that cannot be read is in the error.
+            filename, line = error.filename, error.lineno
+        else:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            filename, line = where.filename, where.lineno
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
         raise AppImportError(
-            f"Importing {module_name} raised {type(error).__name__}: {error} "
-            f"({where.filename}, line {where.lineno})."
+            f"Importing {module_name} raised {type(error).__name__}: {text} ({filename}, line {line})."
         ) from error
     try:
         app = getattr(module, attribute)

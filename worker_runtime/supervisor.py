@@ -23,6 +23,9 @@ LONGEST_BACKOFF = 30.0
 HEALTHY_AFTER = 60.0
 #: How long /status waits for a process that does not answer, in seconds.
 REFRESH = 0.5
+#: Signals within this many seconds of the first are one request: `timeout` and others signal a process and
+#: then its group, of which it is a member.
+ONE_REQUEST = 0.1
 
 log = logging.getLogger("queueworker.supervisor")
 
@@ -38,6 +41,7 @@ class Supervisor:
         self._fleet = Fleet(settings.revision, settings.processes, settings.expiry_seconds)
         self._stopping = asyncio.Event()
         self._forcing = asyncio.Event()
+        self._may_force = False
         #: A start blocks signals for its duration and then restores the mask, so starts must not overlap.
         self._spawning = asyncio.Lock()
         self._deadline = 0.0
@@ -87,11 +91,14 @@ class Supervisor:
                 self._settings.shutdown_seconds,
             )
             self._begin_stop()
-        elif not self._forcing.is_set():
+        elif self._may_force and not self._forcing.is_set():
             log.warning("%s again: ends at once, unfinished work is left to be recovered", name)
             self._forcing.set()
             for child in self._children.values():
                 child.ask_force()
+
+    def _let_force(self) -> None:
+        self._may_force = True
 
     def _begin_stop(self) -> None:
         if self._stopping.is_set():
@@ -99,6 +106,7 @@ class Supervisor:
         self._fleet.stopping = True
         self._deadline = time.monotonic() + self._settings.shutdown_seconds
         self._stopping.set()
+        asyncio.get_running_loop().call_later(ONE_REQUEST, self._let_force)
         for child in self._children.values():
             child.ask_stop(self._settings.shutdown_seconds)
 

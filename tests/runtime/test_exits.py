@@ -16,6 +16,7 @@ import pytest
 from tests.runtime.conftest import Bench
 from tests.runtime.running import EXPIRES_SOON, environment, gone, queueworker, wait_until
 from tests.services import EmbeddedRedis, free_port
+from worker_runtime.supervisor import ONE_REQUEST
 
 NOTES_PID = """
     import asyncio, time
@@ -93,6 +94,7 @@ def test_a_job_that_cannot_work_ends_with_1(bench: Bench, body: str, says: str) 
     [
         ({}, "import no_such_module_at_all", "no_such_module_at_all"),
         ({}, "1 / 0", "ZeroDivisionError"),
+        ({}, "def broken(", "jobs.py, line 1)."),
         ({}, "application = 1", "no 'app'"),
         ({"QUEUEWORKER_PREFETCH": "none"}, GATED, "QUEUEWORKER_PREFETCH"),
         ({"QUEUEWORKER_QUEUE": "other"}, GATED, "'other'"),
@@ -185,10 +187,24 @@ def test_a_second_signal_ends_with_5_and_leaves_work_recoverable(bench: Bench, n
     worker.signal(number)
     wait_until(lambda: len(bench.ready()) == 2, "the graceful stop")
     began = time.monotonic()
+    time.sleep(2 * ONE_REQUEST)  # sooner, the two would be one request; the stop has begun already
     worker.signal(number)
     assert worker.ended() == 5
     assert time.monotonic() - began < 60, "it does not wait for the deadline"
     assert bench.count("owners") == 1, "the message stays on the broker"
+
+
+def test_two_signals_at_once_are_one_request(bench: Bench) -> None:
+    """`timeout` signals a process, and then its group, in which the process is as well."""
+    bench.publish("q", *["{}"] * 3)
+    worker = bench.run(GATED).consuming()
+    wait_until(lambda: worker.wrote("began"), "a running handler")
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGINT)  # another number, since the kernel makes one of two that are the same
+    wait_until(lambda: len(bench.ready()) == 2, "the graceful stop")
+    (worker.directory / "go").touch()
+    assert worker.ended() == 0
+    assert bench.succeeded() == 1
 
 
 def test_the_code_s_limits_can_be_overridden(bench: Bench) -> None:

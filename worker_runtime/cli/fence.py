@@ -85,7 +85,7 @@ def unfence_command(queue: str, revision: str, as_json: bool, **flags: Any) -> N
         _as_json(queue, revision, changed, held)
         return
     click.echo(
-        f"The fence of {_named(revision)} of {queue} is lifted."
+        f"{_named(revision)} of {queue} is not fenced any more."
         if changed
         else f"{_named(revision)} of {queue} was not fenced."
     )
