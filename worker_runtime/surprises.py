@@ -47,8 +47,8 @@ class Surprises:
             )
         if superseded or missing:
             log.warning(
-                "%d settlements came too late: another worker had taken the message over (%d) or it was "
-                "settled before (%d). Ids: %s",
+                "%d settlements came too late: another worker had taken the message over (%d), or it was "
+                "settled before or the broker has lost it (%d). Ids: %s",
                 len(superseded) + len(missing),
                 len(superseded),
                 len(missing),

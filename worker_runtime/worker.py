@@ -206,7 +206,7 @@ class Worker:
             if received.poisoned:
                 state.poisoned += received.poisoned
                 log.warning(
-                    "%d messages could not be decoded and were put aside",
+                    "%d messages could not be decoded and were put aside, whole and with the reason",
                     received.poisoned,
                     extra=self._extra,
                 )

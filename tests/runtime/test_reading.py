@@ -218,6 +218,10 @@ def test_explain_names_the_fence_or_the_full_workers(bench: Bench) -> None:
     assert (answer["place"], answer["position"]) == ("staging", 0)
     assert "r1 is fenced (old)" in str(answer["why"])
     assert "queueworker unfence q --revision r1" in str(answer["way_out"])
+    bench.client.hset(keys.fence, mapping={"*": "maintenance", "of-nobody": "x"})
+    way_out = str(explain(bench, pids[0])["way_out"])
+    assert "unfence q and queueworker unfence q --revision r1" in way_out, "one of the two is not enough"
+    assert "of-nobody" not in way_out
     bench.client.delete(keys.fence)
     own(bench, pids[:1])
     run(bench, transitions.beat(keys, "w", 60, record % b"true"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from worker_runtime.brokers.base import Place, QueueReading, Role, Timing, Whereabouts, WorkerReading
@@ -53,7 +53,7 @@ def _why_nobody_takes(before: int, reading: QueueReading) -> tuple[str, str]:
         if fenced_only:
             return (
                 f"all {len(workers)} live workers are fenced: {_fences(reading)}",
-                "lift the fence: " + " or ".join(_unfence(queue, revision) for revision in reading.fences),
+                "lift the fence: " + _lift(queue, {each.revision for each in workers}, reading),
             )
         return (
             f"none of {len(workers)} live workers receives: {_reasons(workers)}",
@@ -172,6 +172,15 @@ def _fences(reading: QueueReading) -> str:
         f"{'every revision' if revision == '*' else revision} is fenced ({reason})"
         for revision, reason in sorted(reading.fences.items())
     )
+
+
+def _lift(queue: str, revisions: Collection[str], reading: QueueReading) -> str:
+    """What lets one of the revisions receive again: its own fence, and the one on all of them."""
+    ways = (
+        " and ".join(_unfence(queue, mark) for mark in ("*", revision) if mark in reading.fences)
+        for revision in sorted(revisions)
+    )
+    return "; or ".join(dict.fromkeys(ways))
 
 
 def _unfence(queue: str, revision: str) -> str:
