@@ -229,6 +229,9 @@ class ReplicatedCluster(RedisCluster):
                     return False
             elif replication["master_link_status"] != "up":
                 return False
+            # A replica is on the map when something was replicated to it, which takes a first ping.
+            if any(len(servers) < 2 for _, _, *servers in self.ask(node, "CLUSTER", "SLOTS")):
+                return False
         return owners == 3
 
     def _replicates(self, replica: EmbeddedRedis, name: str) -> bool:

@@ -173,7 +173,7 @@ def test_a_namespace_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("--broker", "amqp://x", "--kills", "1"), 3),
+        (("--broker", "amqp://x", "--kills", "1"), 2),
         (("--broker", f"redis://127.0.0.1:{free_port()}", "--kills", "1"), 3),
         (("--broker", "embedded", "--kills", "0"), 2),
         (("--kills", "1"), 2),
