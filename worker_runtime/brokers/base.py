@@ -108,6 +108,10 @@ class PayloadRefusedError(BrokerError):
     """A payload cannot be published: not JSON, or over the size limit."""
 
 
+#: What the workers of this package speak: they reserve, and recover what others reserved.
+PROTOCOL = "Reservation"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
     """Who receives. `revision` and `worker` appear in the broker's books; both are free of spaces."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from worker_runtime.brokers.base import (
+    PROTOCOL,
     BrokerError,
     Presence,
     WorkerIdentity,
@@ -20,9 +21,6 @@ from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import QueueNames, untoken
 from worker_runtime.brokers.nats.receipt import Receipt
 from worker_runtime.brokers.nats.wire import Reply, Request
-
-#: What the workers of this package speak, as on every broker.
-PROTOCOL = "Reservation"
 
 
 class _Record(msgspec.Struct):

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
 
 import msgspec
 
 from worker_runtime.brokers.base import BrokerError, OnSwept, Recovered, Retained, Swept, WorkerIdentity
+from worker_runtime.brokers.judging import Counts, Judge, judge_of_park, judge_of_retry
 from worker_runtime.brokers.nats import api, dead
 from worker_runtime.brokers.nats.api import Stored
 from worker_runtime.brokers.nats.books import server_time
@@ -19,26 +19,11 @@ from worker_runtime.brokers.nats.names import QueueNames
 from worker_runtime.brokers.nats.sweeping import Sweep
 from worker_runtime.brokers.nats.walking import windows
 from worker_runtime.brokers.nats.wire import LostReplyError, Reply, Request, encode_headers
-from worker_runtime.envelope import Envelope, Unreadable, decode_envelope, retry_envelope
+from worker_runtime.envelope import Unreadable, decode_envelope, retry_envelope
 
 #: Seconds between two looks for stuck messages: a settlement on its way is not one.
 _LOOK = 1.0
 _NOBODY = WorkerIdentity("-", "maintenance")
-
-#: "q" to publish again, "p" to park, "" to keep; and for "p" why.
-_Judge = Callable[[Envelope, int, float], tuple[str, str]]
-
-
-@dataclass(slots=True)
-class _Counts:
-    retried: int = 0
-    parked: int = 0
-    dropped: int = 0
-    kept: int = 0
-    unreadable: int = 0
-
-    def frozen(self) -> Swept:
-        return Swept(**asdict(self))
 
 
 class NatsMaintenance:
@@ -64,16 +49,7 @@ class NatsMaintenance:
         on_step: OnSwept = lambda _: None,
     ) -> Swept:
         """See `Maintenance.retry`."""
-
-        def judge(_: Envelope, attempts: int, age: float) -> tuple[str, str]:
-            if newer_than is not None and age >= newer_than:
-                return "", ""
-            if older_than is not None and age <= older_than:
-                return "", ""
-            if max_attempts is not None and attempts >= max_attempts:
-                return ("", "") if dead else ("p", f"tried {attempts} times")
-            return "q", ""
-
+        judge = judge_of_retry(max_attempts, newer_than, older_than, dead)
         return await self._sweep(queue, judge, limit, dead, on_step)
 
     async def park(
@@ -86,16 +62,7 @@ class NatsMaintenance:
         on_step: OnSwept = lambda _: None,
     ) -> Swept:
         """See `Maintenance.park`."""
-        if max_attempts is None and older_than is None:
-            raise ValueError("park needs a bound: give max_attempts, older_than (seconds) or both")
-
-        def judge(_: Envelope, attempts: int, age: float) -> tuple[str, str]:
-            if max_attempts is not None and attempts >= max_attempts:
-                return "p", f"tried {attempts} times"
-            if older_than is not None and age > older_than:
-                return "p", f"published {age:.0f} s ago"
-            return "", ""
-
+        judge = judge_of_park(max_attempts, older_than)
         return await self._sweep(queue, judge, limit, False, on_step)
 
     async def recover(self, queue: str, on_step: Callable[[Recovered], None] = lambda _: None) -> Recovered:
@@ -139,12 +106,12 @@ class NatsMaintenance:
             yield [one for one in some if dead.is_failed(one.headers) != of_dead]
 
     async def _sweep(
-        self, queue: str, judge: _Judge, limit: int | None, of_dead: bool, on_step: OnSwept
+        self, queue: str, judge: Judge, limit: int | None, of_dead: bool, on_step: OnSwept
     ) -> Swept:
         names = self._names_of(queue)
         info = await api.stream_info(self._link, names.dead_stream)
         now = server_time(info or {})
-        counts = _Counts()
+        counts = Counts()
         async for some in self._windows(names, of_dead):
             room = len(some) if limit is None else limit - counts.retried - counts.parked
             if room <= 0:
@@ -157,10 +124,10 @@ class NatsMaintenance:
         self,
         names: QueueNames,
         some: Sequence[Stored],
-        judge: _Judge,
+        judge: Judge,
         now: float,
         room: int,
-        counts: _Counts,
+        counts: Counts,
     ) -> list[tuple[Stored, str, Request]]:
         """What is to be done with which of them, at most `room`, and the request that does it."""
         chosen: list[tuple[Stored, str, Request]] = []
@@ -173,7 +140,7 @@ class NatsMaintenance:
                 counts.unreadable += 1
                 continue
             attempts = dead.attempts_of(stored)
-            action, why = judge(envelope, attempts, max(0.0, now - envelope.timestamp))
+            action, why = judge(attempts, max(0.0, now - envelope.timestamp))
             if action == "q":
                 again = self._again(names, stored, bytes(envelope.payload), attempts)
                 chosen.append((stored, action, again))
@@ -184,7 +151,7 @@ class NatsMaintenance:
         return chosen
 
     async def _move(
-        self, names: QueueNames, chosen: Sequence[tuple[Stored, str, Request]], counts: _Counts
+        self, names: QueueNames, chosen: Sequence[tuple[Stored, str, Request]], counts: Counts
     ) -> None:
         """First where they go, then away from where they were; whoever stored one counts it."""
         placed: list[tuple[Stored, str, bool]] = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from worker_runtime.brokers.base import OnSwept, Recovered, Retained, Swept, Timing, WorkerIdentity
+from worker_runtime.brokers.judging import Counts, Judge, judge_of_park, judge_of_retry
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
@@ -23,21 +23,6 @@ _WINDOW = 200
 _LARGEST_STEP = 8 * 1024 * 1024
 #: A sweep receives nothing and is on no list of workers.
 _NOBODY = WorkerIdentity("-", "maintenance")
-
-#: A decision on one record: letter and, for "p", why. "" keeps it.
-_Judge = Callable[[Envelope, float], tuple[str, str]]
-
-
-@dataclass(slots=True)
-class _Counts:
-    retried: int = 0
-    parked: int = 0
-    dropped: int = 0
-    kept: int = 0
-    unreadable: int = 0
-
-    def frozen(self) -> Swept:
-        return Swept(**asdict(self))
 
 
 class RedisMaintenance:
@@ -67,16 +52,7 @@ class RedisMaintenance:
         on_step: OnSwept = lambda _: None,
     ) -> Swept:
         """See `Maintenance.retry`."""
-
-        def judge(envelope: Envelope, age: float) -> tuple[str, str]:
-            if newer_than is not None and age >= newer_than:
-                return "", ""
-            if older_than is not None and age <= older_than:
-                return "", ""
-            if max_attempts is not None and envelope.attempts >= max_attempts:
-                return ("", "") if dead else ("p", f"tried {envelope.attempts} times")
-            return "q", ""
-
+        judge = judge_of_retry(max_attempts, newer_than, older_than, dead)
         return await self._sweep(queue, judge, limit, dead, on_step)
 
     async def park(
@@ -89,16 +65,7 @@ class RedisMaintenance:
         on_step: OnSwept = lambda _: None,
     ) -> Swept:
         """See `Maintenance.park`."""
-        if max_attempts is None and older_than is None:
-            raise ValueError("park needs a bound: give max_attempts, older_than (seconds) or both")
-
-        def judge(envelope: Envelope, age: float) -> tuple[str, str]:
-            if max_attempts is not None and envelope.attempts >= max_attempts:
-                return "p", f"tried {envelope.attempts} times"
-            if older_than is not None and age > older_than:
-                return "p", f"published {age:.0f} s ago"
-            return "", ""
-
+        judge = judge_of_park(max_attempts, older_than)
         return await self._sweep(queue, judge, limit, False, on_step)
 
     async def recover(self, queue: str, on_step: Callable[[Recovered], None] = lambda _: None) -> Recovered:
@@ -161,14 +128,14 @@ class RedisMaintenance:
         await self._links.close()
 
     async def _sweep(
-        self, queue: str, judge: _Judge, limit: int | None, of_dead: bool, on_step: OnSwept
+        self, queue: str, judge: Judge, limit: int | None, of_dead: bool, on_step: OnSwept
     ) -> Swept:
         """Walk from the oldest entry on, over as many as there are at the start: what comes in meanwhile,
         also what was retried and failed again, is not looked at."""
         keys, link = self._links.of(queue)
         place = keys.dead if of_dead else keys.failed
         left = await link.call(("LLEN", place), "count messages")
-        counts = _Counts()
+        counts = Counts()
         offset = 0
         while left > 0 and (limit is None or counts.retried + counts.parked < limit):
             size = min(left, _WINDOW)
@@ -221,13 +188,13 @@ class RedisMaintenance:
     def _choose(
         self,
         keys: QueueKeys,
-        judge: _Judge,
+        judge: Judge,
         window: Sequence[bytes],
         records: Sequence[bytes | None],
         offset: int,
         now: float,
         room: int | None,
-        counts: _Counts,
+        counts: Counts,
     ) -> list[Candidate]:
         chosen: list[Candidate] = []
         moves = 0
@@ -240,7 +207,7 @@ class RedisMaintenance:
                 counts.unreadable += 1
                 counts.kept += 1
                 continue
-            letter, detail = judge(envelope, now - envelope.timestamp)
+            letter, detail = judge(envelope.attempts, now - envelope.timestamp)
             if not letter or (room is not None and moves >= room):
                 counts.kept += 1
                 continue

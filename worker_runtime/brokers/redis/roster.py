@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from worker_runtime.brokers.base import Presence, WorkerIdentity, WorkerReading
-
-#: What the workers of this package speak: they reserve, and recover what others reserved.
-PROTOCOL = "Reservation"
+from worker_runtime.brokers.base import PROTOCOL, Presence, WorkerIdentity, WorkerReading
 
 
 class _Record(msgspec.Struct):
