@@ -61,9 +61,10 @@ e2e: ## the tests on a real cluster (kind), and the broker suite on newer server
 	@$(BIN)/python -m e2e servers test
 	@$(BIN)/python -m pytest tests/cluster
 
-bench: ## the figures of docs/performance.md beside the peers' (minutes); ARGS="--only headline" for less
+bench: ## the figures of docs/performance.md beside the peers' (minutes); BROKER=nats ARGS="--only headline" for less
 	@scripts/environment.sh bench
-	@$(BIN)/python -m benchmarks redis --peers $(ARGS)
+	@code=0; for broker in $(or $(BROKER),redis nats); do \
+		$(BIN)/python -m benchmarks $$broker --peers $(ARGS) || code=$$?; done; exit $$code
 
 lock: ## resolve the lock files anew
 	@scripts/environment.sh dev

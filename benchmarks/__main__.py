@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import profiling, redis_command, transitions_command
+from benchmarks import broker_command, profiling, transitions_command
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """`words` as on the command line. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    redis_command.add_command(commands)
+    broker_command.add_commands(commands)
     profiling.add_command(commands)
     transitions_command.add_command(commands)
     arguments = parser.parse_args(words)

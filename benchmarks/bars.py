@@ -29,6 +29,7 @@ class Bar:
 
 
 Number = Callable[[Result], float]
+Bars = Callable[[Results], list[Bar]]
 
 
 def rate(result: Result) -> float:
@@ -52,12 +53,12 @@ def best_of(results: Results, peer: str) -> list[Result]:
     return max(groups.values(), key=lambda runs: spread([rate(r) for r in runs]).median, default=[])
 
 
-def bars(results: Results, scenarios: Sequence[str]) -> list[Bar]:
-    """The bars of the scenarios that were asked for."""
-    return [bar for bar in _all(results) if bar.scenario in scenarios]
+def bars(results: Results, scenarios: Sequence[str], every: Bars | None = None) -> list[Bar]:
+    """The bars of the scenarios that were asked for, out of `every` (those of Redis)."""
+    return [bar for bar in (every or redis_bars)(results) if bar.scenario in scenarios]
 
 
-def _all(results: Results) -> list[Bar]:
+def redis_bars(results: Results) -> list[Bar]:
     ours = best_of(results, "queueworker")
     dramatiq, bullmq = best_of(results, "dramatiq"), best_of(results, "bullmq")
     sparse = [run for run in results.of("sparse") if run.peer == "queueworker"]
@@ -102,6 +103,19 @@ def _all(results: Results) -> list[Bar]:
             results.of("memory"),
             at_most=2.0,
         ),
+    ]
+
+
+def nats_bars(results: Results) -> list[Bar]:
+    ours = best_of(results, "queueworker")
+    taskiq, faststream = best_of(results, "taskiq-nats"), best_of(results, "faststream")
+    sparse = [run for run in results.of("sparse") if run.peer == "queueworker"]
+    return [
+        _ratio("headline", "throughput, to taskiq-nats's best", rate, ours, taskiq, at_least=3.0),
+        _ratio("headline", "throughput, to FastStream's best", rate, ours, faststream, at_least=3.5),
+        _plain("sparse", "publish to handler start, p50 ms", _p50, sparse, at_most=1.5),
+        _plain("sparse", "publish to handler start, p99 ms", _p99, sparse, at_most=5.0),
+        _plain("settle", "100 acknowledgements confirmed, p50 ms", _p50, results.of("settle"), at_most=3.0),
     ]
 
 

@@ -140,7 +140,7 @@ def _bullmq(concurrency: int, remove: bool) -> Contender:
 
 
 def all_peers() -> list[Contender]:
-    """Each peer with the settings that are worth comparing."""
+    """On Redis, each peer with the settings that are worth comparing."""
     return [
         _bullmq(100, remove=True),
         _bullmq(100, remove=False),
@@ -150,6 +150,41 @@ def all_peers() -> list[Contender]:
         _taskiq(100),
         _saq(100),
     ]
+
+
+def _taskiq_nats(batch: int) -> Contender:
+    return _peer(
+        f"taskiq-nats pull, batch {batch}, 100 tasks",
+        "taskiq_nats_peer",
+        lambda _, w: [
+            *("taskiq", "worker", "benchmarks.peers.taskiq_nats_peer:broker"),
+            *("--workers", str(w.processes), "--max-async-tasks", "100", "--max-prefetch", "100"),
+            *("--log-level", "WARNING"),
+        ],
+        share=0.4 if batch > 1 else 0.15,
+        sends=(),
+        BENCH_BATCH=str(batch),
+    )
+
+
+def _faststream(how: str) -> Contender:
+    """`how`: `pull` starts a handler for each message of a batch, `workers` has 100 tasks that take them."""
+    return _peer(
+        f"faststream {how}, batch 100, uvloop",
+        "faststream_peer",
+        lambda _, w: [
+            *("faststream", "run", "benchmarks.peers.faststream_peer:app", "--log-level", "warning"),
+            *(("--workers", str(w.processes)) if w.processes > 1 else ()),
+        ],
+        share=0.3 if how == "pull" else 0.15,
+        sends=(),
+        BENCH_HOW=how,
+    )
+
+
+def nats_peers() -> list[Contender]:
+    """The same on NATS JetStream. None of them waits for the server to confirm an acknowledgement."""
+    return [_taskiq_nats(100), _taskiq_nats(1), _faststream("pull"), _faststream("workers")]
 
 
 def environment(contender: Contender, workload: Workload, url: str, records: Path) -> dict[str, str]:

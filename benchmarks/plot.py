@@ -26,8 +26,8 @@ def check() -> None:
         ) from None
 
 
-def draw(results: Results, about: dict[str, str], file: Path) -> None:
-    """Write the plot; the file's ending says in which format."""
+def draw(results: Results, broker: str, about: dict[str, str], file: Path) -> None:
+    """Write the plot; `broker` is in its title, the file's ending says in which format."""
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(12, 8), layout="constrained")
@@ -38,8 +38,8 @@ def draw(results: Results, about: dict[str, str], file: Path) -> None:
     _latency(axes[1][0], sparse)
     _prefetch(axes[1][1], results.of("prefetch"))
     figure.suptitle(
-        f"Redis lists, null handler, 100-byte payloads\n{about['cpu']}; {about['python']}; "
-        f"redis-server {about['redis-server']}; median, lowest and highest of each",
+        f"{broker}, null handler, 100-byte payloads\n{about['cpu']}; {about['python']}; "
+        f"median, lowest and highest of each",
         fontsize=10,
     )
     figure.savefig(file)

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.contenders import ROOT, queueworker
+from benchmarks.nats_site import nats_site
+from benchmarks.redis_site import redis_site
 from benchmarks.running import GLANCE, Run
 from benchmarks.session import say
+from benchmarks.site import OpenSite
 from benchmarks.watchdog import Limits, StuckError
 from benchmarks.workload import KINDS, Workload
-from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 _FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^()]*?)(:(?P<line>\d+))?\)")
 #: Samples a second.
@@ -42,6 +44,7 @@ class Profile:
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("profile", help="where a worker's time goes", description=__doc__)
+    parser.add_argument("--broker", choices=["redis", "nats"], default="redis", help="(redis)")
     parser.add_argument("--messages", type=int, default=400_000, metavar="N", help="in the backlog (400,000)")
     parser.add_argument(
         "--seconds", type=int, default=5, metavar="N", help="watched from the first handler on (5)"
@@ -68,14 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         kind=arguments.handler,
         messages=arguments.messages,
     )
+    sites: dict[str, OpenSite] = {"redis": redis_site, "nats": nats_site}
     try:
-        stacks = _watch(program, workload, arguments.seconds)
+        stacks = _watch(program, sites[arguments.broker], workload, arguments.seconds)
     except StuckError as error:
         say(str(error))
         return 1
     if arguments.raw:
         arguments.raw.write_text(stacks)
-    about = report.machine([]) | {
+    about = report.machine([], f"{arguments.broker}-server") | {
         "watched": f"{workload.name}; {arguments.seconds} s, {RATE} samples a second",
     }
     text = markdown(read(stacks.splitlines()), about, arguments.seconds * RATE, arguments.top)
@@ -85,11 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _watch(program: str, workload: Workload, seconds: int) -> str:
+def _watch(program: str, open_site: OpenSite, workload: Workload, seconds: int) -> str:
     """The collapsed stacks of the worker process while it consumes. Raises StuckError."""
-    with EmbeddedRedis() as server, tempfile.TemporaryDirectory(prefix="queueworker-bench-") as name:
+    with open_site(workload) as site, tempfile.TemporaryDirectory(prefix="queueworker-bench-") as name:
         folder = Path(name)
-        measured = Run(queueworker(), workload, server.url, folder, Limits())
+        measured = Run(queueworker(), workload, site, folder, Limits())
+        site.prepare(workload, ours=True)
         say(f"publishing {workload.messages:,} messages")
         measured.publish()
         with measured.worker() as worker:

@@ -19,10 +19,11 @@ from benchmarks.running import Figures
 from benchmarks.scenarios import Scenario
 from benchmarks.session import Counted, Result, Results
 from benchmarks.spread import spread
+from worker_runtime.brokers.nats.server import find_nats_server
 from worker_runtime.brokers.redis.server import find_redis_server
 
 
-def machine(peers: Sequence[str]) -> dict[str, str]:
+def machine(peers: Sequence[str], server: str = "redis-server") -> dict[str, str]:
     """What the figures depend on, in words. Opens nothing but /proc and the programs' own versions."""
     versions = {"queueworker's": versions_here()} | {peer: versions_of(peer) for peer in peers}
     return {
@@ -31,7 +32,7 @@ def machine(peers: Sequence[str]) -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, kernel {platform.release()}",
         "python": f"CPython {platform.python_version()}, {platform.python_compiler()}",
-        "redis-server": _redis_version(),
+        server: _server_version(server),
     } | {
         f"{name} packages": ", ".join(f"{package} {version}" for package, version in found.items())
         for name, found in versions.items()
@@ -45,12 +46,12 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _redis_version() -> str:
-    binary = find_redis_server()
+def _server_version(name: str) -> str:
+    binary = find_redis_server() if name == "redis-server" else find_nats_server()
     if binary is None:
         return "none found"
     said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"v=(\S+)", said)
+    found = re.search(r"(?:v=|: v)(\S+)", said)
     return found[1] if found else said.strip()
 
 
@@ -116,6 +117,12 @@ _PUBLISHING = (
     Column("bytes in", lambda f: f.bytes_in, ",.0f"),
     _OTHERS,
 )
+_SETTLING = (
+    Column("p50, ms", lambda f: f.age_p50, ",.2f", spread=True),
+    Column("p99, ms", lambda f: f.age_p99, ",.2f", spread=True),
+    Column("settled/s", lambda f: f.per_second, ",.0f"),
+    _OTHERS,
+)
 _LONG = (
     Column("messages/s", lambda f: f.per_second, ",.0f"),
     Column("memory after a tenth, MB", lambda f: f.memory_early / 1e6, ",.1f"),
@@ -127,8 +134,10 @@ _LONG = (
 
 
 def _columns(scenario: Scenario) -> tuple[Column, ...]:
-    if scenario.publish_only:
+    if scenario.program == "publishing":
         return _PUBLISHING
+    if scenario.program:
+        return _SETTLING
     if scenario.name == "memory":
         return _LONG
     return _PACED if scenario.workloads[0].rate else _BACKLOG

@@ -14,24 +14,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import redis
-
-from benchmarks.contenders import NAMESPACE, ROOT, Contender, environment
+from benchmarks.contenders import ROOT, Contender, environment
 from benchmarks.records import Records
+from benchmarks.site import Site
 from benchmarks.snapshot import Snapshot, others, snapshot
 from benchmarks.spread import quantile
 from benchmarks.tree import usage
 from benchmarks.watchdog import Limits, Watchdog
 from benchmarks.workload import Workload
-from worker_runtime.brokers.redis.keys import QueueKeys
 
 #: Seconds between two looks at the records, and at the memory.
 GLANCE = 0.002
 MEMORY_GLANCE = 0.25
 #: CPU seconds that an idle process may use in half a second.
 IDLE_CPU = 0.01
-#: Where a backlog is kept until a fleet is ready.
-ASIDE = "bench-aside"
 #: What a process of ours logs when it has begun to consume.
 CONSUMES = '"msg":"consumes with '
 
@@ -68,6 +64,14 @@ class Figures:
     others: float
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a program of ours measured of itself: its rate, and the times of its calls."""
+
+    per_second: float
+    milliseconds: list[float]
+
+
 def _tell(text: str) -> None:
     print(f"         {text}", file=sys.stderr, flush=True)
 
@@ -75,12 +79,11 @@ def _tell(text: str) -> None:
 class Run:
     """The processes of one run, its records and its watchdog."""
 
-    def __init__(self, contender: Contender, workload: Workload, url: str, folder: Path, limits: Limits):
-        self.contender, self.workload, self.folder = contender, workload, folder
+    def __init__(self, contender: Contender, workload: Workload, site: Site, folder: Path, limits: Limits):
+        self.contender, self.workload, self.site, self.folder = contender, workload, site, folder
         # The shape is ours; a peer's settings are in its name.
         self.text = workload.name if contender.ours else workload.conditions
-        self.client = redis.Redis.from_url(url)
-        self.env = environment(contender, workload, url, folder)
+        self.env = environment(contender, workload, site.url, folder)
         self.watch = Watchdog(limits, f"{contender.name}, {self.text}", folder, tell=_tell)
         self.records = Records(folder)
 
@@ -110,29 +113,34 @@ class Run:
 
     def publish(self) -> float | None:
         """Publish the backlog; messages a second inside our producer's calls of `publish_many`."""
-        with self.publisher() as publisher:
-            while publisher.poll() is None:
-                self.watch.look("publishing")
+        self.finish("publisher", self.contender.publish(self.workload))
+        return self.said("publisher").per_second if self.contender.ours else None
+
+    def finish(self, name: str, command: list[str]) -> None:
+        """Run a process to its end. Raises StuckError."""
+        with self.process(name, command) as process:
+            while process.poll() is None:
+                self.watch.look(f"waiting for the {name}")
                 time.sleep(0.01)
-            if publisher.returncode:
-                self.watch.alive(publisher, "the publisher")
-        if not self.contender.ours:
-            return None
-        said = json.loads((self.folder / "publisher.log").read_text())
-        return float(said["messages"] / said["seconds"])
+            if process.returncode:
+                self.watch.alive(process, f"the {name}")
+
+    def said(self, name: str) -> Said:
+        """What a program of ours printed."""
+        told = json.loads((self.folder / f"{name}.log").read_text())
+        return Said(told["messages"] / told["seconds"], told.get("milliseconds", []))
 
     def snapshot(self, pid: int) -> Snapshot:
-        return snapshot(self.client, self.contender.sends, [pid])
+        return snapshot(self.site, self.contender.sends, [pid])
 
     def settle(self) -> int:
         """Wait until our broker has booked every message as done; handlers that failed."""
         if not self.contender.ours:
             return 0
-        keys = QueueKeys(NAMESPACE, self.workload.kind)
-        while (done := int(self.client.get(keys.success) or 0)) < self.workload.messages:
-            self.watch.look("waiting for the last commits", done)
+        while (booked := self.site.booked(self.workload))[0] < self.workload.messages:
+            self.watch.look("waiting for the last commits", booked[0])
             time.sleep(GLANCE)
-        return int(self.client.get(keys.failed_count) or 0)
+        return booked[1]
 
     def figures(
         self,
@@ -172,29 +180,34 @@ class Run:
         )
 
 
-def measure(contender: Contender, workload: Workload, url: str, limits: Limits) -> Figures:
-    """Run it on the server at `url`, which has to be empty. Raises StuckError."""
+def measure(contender: Contender, workload: Workload, site: Site, limits: Limits) -> Figures:
+    """Run it on this server, which has to be empty. Raises StuckError."""
     with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
-        run = Run(contender, workload, url, Path(folder), limits)
-        leave_history(run.client, workload)
+        run = Run(contender, workload, site, Path(folder), limits)
+        site.prepare(workload, contender.ours)
         return _paced(run) if workload.rate else _backlog(run)
 
 
-def measure_publishing(contender: Contender, workload: Workload, url: str, limits: Limits) -> Figures:
-    """Publish only; the figures of a worker are 0. The CPU is that of the producer's whole life."""
+def measure_program(
+    contender: Contender, program: str, workload: Workload, site: Site, limits: Limits
+) -> Figures:
+    """A program of ours in place of a worker; the figures of a worker are 0, ages are the times that it said.
+    The CPU is that of the program's whole life. Raises StuckError."""
     with tempfile.TemporaryDirectory(prefix="queueworker-bench-") as folder:
-        run = Run(contender, workload, url, Path(folder), limits)
+        run = Run(contender, workload, site, Path(folder), limits)
+        site.prepare(workload, contender.ours)
         first, before = run.snapshot(os.getpid()), os.times()
-        published = run.publish()
+        run.finish(program, [sys.executable, "-m", f"benchmarks.{program}"])
         last, after = run.snapshot(os.getpid()), os.times()
+        said = run.said(program)
         per, count = 1e6 / workload.messages, workload.messages
         cpu = after.children_user + after.children_system - before.children_user - before.children_system
         return Figures(
             contender=contender.name,
             workload=run.text,
             messages=count,
-            seconds=count / published if published else 0.0,
-            per_second=published or 0.0,
+            seconds=count / said.per_second,
+            per_second=said.per_second,
             client_cpu=cpu * per,
             server_cpu=(last.server_cpu - first.server_cpu) * per,
             requests=(last.requests - first.requests) / count,
@@ -207,37 +220,25 @@ def measure_publishing(contender: Contender, workload: Workload, url: str, limit
             memory_peak=0,
             memory_last=0,
             server_memory=last.server_memory,
-            age_p50=0.0,
-            age_p99=0.0,
-            published_per_second=published,
+            age_p50=quantile(said.milliseconds, 0.5),
+            age_p99=quantile(said.milliseconds, 0.99),
+            published_per_second=said.per_second,
             others=others(first, last),
         )
 
 
-def leave_history(client: redis.Redis, workload: Workload) -> None:
-    """Put an older worker's entries into the processing list, taken lately, so not due to be taken over."""
-    keys = QueueKeys(NAMESPACE, workload.kind)
-    second = int(time.time())
-    record = '{{"pid":"{}","queue":"{}","timestamp":{},"payload":{{}},"attempts":0}}'
-    for start in range(0, workload.history, 1000):
-        pids = [f"history-{n:08}" for n in range(start, min(start + 1000, workload.history))]
-        client.lpush(keys.processing, *pids)
-        client.mset({str(keys.job(pid)): record.format(pid, workload.kind, second) for pid in pids})
-
-
 def _backlog(run: Run) -> Figures:
     """Everything is published before the worker starts. Of several processes the first ones would begin
-    before the last ones are there, so the list is kept aside until all are idle."""
+    before the last ones are there, so the queue is held back until all are idle."""
     total = run.workload.messages
     published = run.publish()
-    ready = QueueKeys(NAMESPACE, run.workload.kind).ready
     aside = run.contender.ours and run.workload.processes > 1
     if aside:
-        run.client.rename(ready, ASIDE)
+        run.site.hold_back(run.workload)
     with run.worker() as worker:
         if aside:
             _wait_until_idle(run, worker)
-            run.client.rename(ASIDE, ready)
+            run.site.let_go(run.workload)
 
         def started(doing: str) -> int:
             run.watch.alive(worker, "the worker")
@@ -296,7 +297,7 @@ def _wait_until_idle(run: Run, worker: subprocess.Popen[bytes]) -> None:
         run.watch.alive(worker, "the worker")
         run.watch.look("waiting until the workers are idle", calm)
         now = usage([worker.pid])
-        connected = int(run.client.info("clients")["connected_clients"]) > 1
+        connected = run.site.clients() > 0
         same = now.processes == before.processes
         calm = calm + 1 if connected and same and now.cpu - before.cpu < IDLE_CPU * now.processes else 0
         before = now

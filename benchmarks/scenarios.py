@@ -19,8 +19,8 @@ class Scenario:
     workloads: tuple[Workload, ...]
     #: Peers run the first workload, too.
     with_peers: bool = False
-    #: Publish only.
-    publish_only: bool = False
+    #: Instead of a worker, measure what this program of ours says: `benchmarks.publishing`, `.settling`.
+    program: str = ""
     #: Count requests by name, on a server that is watched.
     count_only: bool = False
     #: Runs of each; 0 is as many as the command says.
@@ -120,7 +120,7 @@ SCENARIOS = (
         tuple(replace(HEADLINE, processes=workers, rate=50.0, messages=500) for workers in (1, 10, 100)),
         with_peers=True,
     ),
-    Scenario("publish", "publish_many in batches of 1,000", (HEADLINE,), publish_only=True),
+    Scenario("publish", "publish_many in batches of 1,000", (HEADLINE,), program="publishing"),
     Scenario("memory", "Memory over 1,000,000 messages", (replace(HEADLINE, messages=1_000_000),), repeat=1),
 )
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.contenders import Contender
 from benchmarks.counting import Requests, count_requests
-from benchmarks.running import Figures, measure, measure_publishing
+from benchmarks.redis_site import redis_site
+from benchmarks.running import Figures, measure, measure_program
 from benchmarks.scenarios import Scenario
+from benchmarks.site import OpenSite
 from benchmarks.watchdog import Limits, StuckError
 from benchmarks.workload import Workload
-from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def run_session(
     repeat: int,
     results: Results,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    open_site: OpenSite = redis_site,
 ) -> None:
     """Every round of a scenario runs each of its entries once. A stuck run is a fault; the others go on."""
     began = time.monotonic()
@@ -71,20 +72,22 @@ def run_session(
             for contender, workload in scenario.entries(ours, peers):
                 at = f"{time.monotonic() - began:5.0f} s  {turn + 1}/{rounds}"
                 try:
-                    with _server(workload.appendonly) as server:
+                    with open_site(workload) as site:
                         if scenario.count_only:
-                            requests = count_requests(contender, workload, server.url, limits)
+                            requests = count_requests(contender, workload, site, limits)
                             results.counted.append(Counted(scenario.name, workload, requests))
                             say(f"  {at}  {workload.name}: {requests.batch:.1f} messages a claim")
                             continue
-                        run = measure_publishing if scenario.publish_only else measure
-                        figures = run(contender, workload, server.url, limits)
+                        if scenario.program:
+                            ran = measure_program(contender, scenario.program, workload, site, limits)
+                        else:
+                            ran = measure(contender, workload, site, limits)
                 except StuckError as error:
                     results.faults.append(f"{scenario.name}: {error}")
                     say(f"  {at}  STUCK, ended by the watchdog: {error}")
                     continue
-                results.runs.append(Result(scenario.name, contender.peer, turn, workload, figures))
-                say(f"  {at}  {line(figures)}")
+                results.runs.append(Result(scenario.name, contender.peer, turn, workload, ran))
+                say(f"  {at}  {line(ran)}")
 
 
 def line(figures: Figures) -> str:
@@ -94,10 +97,3 @@ def line(figures: Figures) -> str:
     text += f", {figures.requests:.3f} requests/message"
     text += f", age p50 {figures.age_p50:,.2f} p99 {figures.age_p99:,.2f} ms"
     return text + f" (others took {figures.others:.0%} of the machine)"
-
-
-@contextlib.contextmanager
-def _server(appendonly: bool) -> Iterator[EmbeddedRedis]:
-    args = ("--appendfsync", "everysec") if appendonly else ()
-    with EmbeddedRedis(appendonly=appendonly, args=args) as server:
-        yield server

@@ -6,10 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import redis
-
+from benchmarks.site import Site
 from benchmarks.tree import Usage, usage
 
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -31,19 +29,19 @@ class Snapshot:
     machine_total: float
 
 
-def snapshot(client: redis.Redis, sends: Sequence[str], pids: list[int]) -> Snapshot:
+def snapshot(site: Site, sends: Sequence[str], pids: list[int]) -> Snapshot:
     """`sends` are the commands that count as requests."""
-    info: dict[str, Any] = client.info("all")
+    server = site.counters(sends)
     busy, total = _machine()
     own = os.times()
     return Snapshot(
         clients=usage(pids),
-        server_cpu=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
-        server_memory=int(info["used_memory"]),
-        requests=sum(info.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in sends),
-        commands=int(info["total_commands_processed"]),
-        bytes_in=int(info["total_net_input_bytes"]),
-        bytes_out=int(info["total_net_output_bytes"]),
+        server_cpu=server.cpu,
+        server_memory=server.memory,
+        requests=server.requests,
+        commands=server.commands,
+        bytes_in=server.bytes_in,
+        bytes_out=server.bytes_out,
         harness_cpu=own.user + own.system,
         machine_busy=busy,
         machine_total=total,

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.contenders import Contender, queueworker
+from benchmarks.nats_site import nats_site
 from benchmarks.scenarios import Scenario
 from benchmarks.session import Results, run_session
 from benchmarks.watchdog import Limits
@@ -38,6 +39,24 @@ def test_a_session_measures_every_round_of_every_workload() -> None:
     requests = results.counted[0].requests
     assert requests.batch > 1
     assert {"reserve", "claim", "settle"} <= set(requests.calls)
+
+
+def test_a_session_on_nats_measures_the_same() -> None:
+    results = Results()
+    backlog = Scenario("backlog", "A backlog", (replace(LARGE, processes=2),))
+    settle = Scenario("settle", "Confirmations", (SMALL,), program="settling")
+    publish = Scenario("publish", "Publishing", (SMALL,), program="publishing")
+    run_session([backlog, settle, publish], queueworker(), [], 1, results, open_site=nats_site)
+    assert results.faults == []
+    whole, settled, published = (run.figures for run in results.runs)
+    assert whole.retries == 0
+    assert whole.bytes_in > 0
+    assert whole.age_p50 > 0
+    assert 1 < whole.requests < whole.commands, "each message is acknowledged by itself"
+    assert whole.processes >= 3, "a supervisor and two workers that began when both were idle"
+    assert whole.messages == 40_000
+    assert 0 < settled.age_p50 <= settled.age_p99
+    assert published.per_second > 0
 
 
 def test_a_stuck_run_is_ended_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

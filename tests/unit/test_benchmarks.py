@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks import environments, report
 from benchmarks.__main__ import main
-from benchmarks.bars import Verdict, bars
+from benchmarks.bars import Verdict, bars, nats_bars
+from benchmarks.contenders import all_peers, nats_peers
+from benchmarks.nats_scenarios import NATS_SCENARIOS
 from benchmarks.payloads import payload, sent_of
 from benchmarks.profiling import read
 from benchmarks.recorder import recorder
@@ -193,6 +195,29 @@ def test_bars_of_other_scenarios_are_not_judged() -> None:
     assert {bar.scenario for bar in bars(Results(), ["sparse", "memory"])} == {"sparse", "memory"}
 
 
+@pytest.mark.parametrize(("faster", "verdict"), [(3.6, Verdict.PASS), (2.9, Verdict.FAIL)])
+def test_the_bars_of_nats_are_its_own(faster: float, verdict: Verdict) -> None:
+    runs = [
+        of("headline", "queueworker", 0, per_second=10_000.0 * faster),
+        of("headline", "taskiq-nats", 0, per_second=10_000.0),
+        of("headline", "faststream", 0, per_second=10_000.0),
+        of("sparse", "queueworker", 0, age_p50=1.0, age_p99=5.5),
+    ]
+    names = [scenario.name for scenario in NATS_SCENARIOS]
+    found = {bar.text: bar.verdict for bar in bars(Results(runs), names, nats_bars)}
+    assert found["throughput, to taskiq-nats's best"] is verdict
+    assert found["throughput, to FastStream's best"] is verdict
+    assert found["publish to handler start, p50 ms"] is Verdict.PASS
+    assert found["publish to handler start, p99 ms"] is Verdict.FAIL
+    assert found["100 acknowledgements confirmed, p50 ms"] is Verdict.UNKNOWN
+
+
+def test_every_peer_has_a_lock_file() -> None:
+    for peer in {one.peer for one in (*all_peers(), *nats_peers())} - {"bullmq"}:
+        lock = (environments.HERE / f"{peer}.txt").read_text()
+        assert f"{peer}==" in lock
+
+
 @pytest.mark.parametrize(("growth", "verdict"), [(1_000_000, Verdict.PASS), (9_000_000, Verdict.FAIL)])
 def test_memory_that_grows_fails(growth: int, verdict: Verdict) -> None:
     run = of("memory", "queueworker", 0, memory_last=FIGURES.memory_early + growth)
@@ -236,6 +261,7 @@ def test_the_machine_is_told_with_the_versions_that_matter() -> None:
     assert "kernel" in told["system"]
     assert told["redis-server"][0].isdigit()
     assert "redis " in told["queueworker's packages"]
+    assert report.machine([], "nats-server")["nats-server"][0].isdigit()
 
 
 def test_a_profile_names_parts_and_functions_without_the_machines_paths() -> None:
@@ -279,7 +305,7 @@ def test_a_quick_run_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_lock_files_of_the_peers_name_no_host() -> None:
     files = [*environments.HERE.glob("*.txt"), environments.HERE / "bullmq" / "package-lock.json"]
-    assert len(files) == 4
+    assert len(files) == 6
     for file in files:
         text = file.read_text()
         assert '"resolved"' not in text
