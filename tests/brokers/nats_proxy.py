@@ -6,6 +6,7 @@ It reads the client's side of the protocol; what the server sends passes through
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -62,6 +63,8 @@ class NatsProxy:
     port_of_server: int
     rule: Rule = lambda _: Fault.PASS
     port: int = 0
+    #: What the server says it is, in place of its version.
+    version: str = ""
     log: list[Sent] = field(default_factory=list)
     event: asyncio.Event = field(default_factory=asyncio.Event)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -121,8 +124,11 @@ class _Connection:
         self._deaf = False
 
     async def answers(self) -> None:
+        said = b'"version":"%b"' % self._proxy.version.encode()
         while data := await self._up_reader.read(65536):
             if not self._deaf:
+                if self._proxy.version:  # it introduces itself twice
+                    data = re.sub(rb'"version":"[^"]*"', said, data)
                 self._writer.write(data)
                 await self._writer.drain()
         self._writer.close()

@@ -29,9 +29,9 @@ from worker_runtime.brokers.nats.names import QueueNames, names_of
 from worker_runtime.brokers.nats.publisher import NatsPublisher
 from worker_runtime.brokers.nats.renewer import NatsRenewer
 
-#: Older ones bring back acknowledged messages after a crash, ignore what they do not know, and do not answer
-#: for a consumer that is gone.
-OLDEST_VERSION = (2, 14)
+#: Older ones delete messages of a replicated work queue that were handed out `max_deliver` times
+#: (nats-io/nats-server#7817): consumers of older processes have such a limit.
+OLDEST_VERSION = (2, 12, 5)
 
 
 class NatsBroker:
