@@ -8,7 +8,7 @@ from typing import Any
 
 from worker_runtime import App
 from worker_runtime.chaos.nursery import PLAN, SUPERVISED
-from worker_runtime.chaos.plan import QUEUE, TIMING, Plan
+from worker_runtime.chaos.plan import TIMING, Plan
 from worker_runtime.chaos.record import Record
 
 _plan = Plan.decode(os.environ[PLAN])
@@ -18,7 +18,7 @@ _name = os.environ[SUPERVISED]
 app = App(_plan.url, _plan.namespace, TIMING)
 
 
-@app.job(QUEUE, coroutines=4, prefetch=40, max_takeovers=0)
+@app.job(_plan.queue, coroutines=4, prefetch=40, max_takeovers=0)
 async def handle(payload: dict[str, Any]) -> None:
     number = int(payload["n"])
     _record.started(number, _name)

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from worker_runtime.brokers.base import Broker, BrokerUnavailableError, Place, QueueReading
 from worker_runtime.brokers.connect import broker_from_url
-from worker_runtime.chaos.failovers import Failovers
-from worker_runtime.chaos.footprint import Footprint
-from worker_runtime.chaos.plan import QUEUE, REVISIONS, TIMING, Plan
+from worker_runtime.chaos.ground import Ground
+from worker_runtime.chaos.plan import REVISIONS, TIMING, Plan
 from worker_runtime.chaos.record import read_account
-from worker_runtime.chaos.verdict import Published, Verdict, judge
+from worker_runtime.chaos.verdict import Published, Verdict
 from worker_runtime.chaos.workers import Nursery
 
 #: Messages that are kept ready for the workers.
@@ -25,6 +24,8 @@ _BACKLOG = 400
 _BATCH = 200
 #: Seconds that undisturbed workers have for the rest.
 _DRAIN = 180.0
+#: Seconds for which the broker may be away before that ends the run.
+_AWAY = 60.0
 #: Seconds between two looks at the queue.
 _LOOK = 0.5
 
@@ -37,7 +38,7 @@ class Wishes:
     kills: int | None
     workers: int
     seed: int
-    #: Ask the cluster again and again to replace the primary of the run.
+    #: Do harm to the servers as well, as far as that loses nothing.
     server_faults: bool = False
 
 
@@ -55,7 +56,7 @@ class Progress:
     long_pauses: int = 0
     cuts: int = 0
     flushes: int = 0
-    #: Primaries that were replaced at our request.
+    #: Faults of servers, as `Ground.faults` calls them.
     failovers: int = 0
     published: int = 0
     success: int = 0
@@ -71,6 +72,9 @@ class Result:
     #: Killed with at least one message in hand whose settlement they had not heard of.
     caught: int
     verdict: Verdict
+    #: As the ground calls them.
+    forgets: str
+    server_faults: str
     #: One line for each lost message: its pid, where the broker has it, the record's last line.
     whereabouts: list[str] = field(default_factory=list)
 
@@ -82,13 +86,14 @@ class Storm:
         self,
         plan: Plan,
         wishes: Wishes,
-        keys: Footprint,
+        ground: Ground,
         on_progress: Callable[[Progress], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan
         self._wishes = wishes
-        self._keys = keys
+        self._ground = ground
+        self._queue = plan.queue
         self._on_progress = on_progress
         self._clock = clock
         self._chance = random.Random(wishes.seed)
@@ -97,6 +102,7 @@ class Storm:
         self._next = 0
         #: `_next` when the queue was last looked at.
         self._next_seen = 0
+        self._seen_at = clock()
         self._started = 0
         self._killed: set[str] = set()
         self._ended_by_themselves: list[str] = []
@@ -109,20 +115,19 @@ class Storm:
 
     async def run(self) -> Result:
         """Raises BrokerError when the broker fails the run itself, NurseryError when no worker can start."""
-        await self._broker.check(QUEUE)
         if self._wishes.server_faults:
-            self._failovers = Failovers(self._plan.url, self._plan.namespace, QUEUE)
-            self._failover_interval = await self._failovers.interval()
+            self._fault_interval = await self._ground.fault_interval()
+        await self._ground.prepare()
+        await self._broker.check(self._queue)
         self._inspector = self._broker.inspector()
         self._publisher = self._broker.publisher()
         try:
             async with Nursery(self._plan) as nursery:
                 storm_seconds = await self._storm_and_drain(nursery)
-            keys = await self._keys.keys()
-            reading = await self._inspector.read(QUEUE)
+            reading = await self._inspector.read(self._queue)
             with self._plan.record_path.open(encoding="utf-8", errors="replace") as lines:
                 account = read_account(lines)
-            verdict = judge(account, self._published, reading, keys)
+            verdict = await self._ground.judge(account, self._published, reading)
             if self._ended_by_themselves:
                 text = f"{len(self._ended_by_themselves)} workers ended by themselves"
                 text += f": {', '.join(self._ended_by_themselves[:5])}"
@@ -133,6 +138,8 @@ class Storm:
                 self._clock() - self.progress.began,
                 sum(1 for name in self._killed if account.in_hand[name] > 0),
                 verdict,
+                self._ground.forgets,
+                self._ground.faults,
                 [
                     await self._whereabouts(number, account.last.get(number, ""))
                     for number in verdict.lost[:20]
@@ -147,10 +154,11 @@ class Storm:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._end_in_time())
             tasks.create_task(self._publish_and_look())
-            tasks.create_task(self._flush_scripts())
+            if self._ground.forgets:
+                tasks.create_task(self._make_it_forget())
             tasks.create_task(self._supervised(nursery))
             if self._wishes.server_faults:
-                tasks.create_task(self._replace_primaries())
+                tasks.create_task(self._harm_servers())
             for _ in range(self._wishes.workers):
                 tasks.create_task(self._slot(nursery))
         storm_seconds = self._clock() - began
@@ -211,19 +219,19 @@ class Storm:
             self.progress.group_kills += 1
             self._count_kill()
 
-    async def _flush_scripts(self) -> None:
+    async def _make_it_forget(self) -> None:
         while not self._over.is_set():
             await self._pause(self._chance.uniform(0.1, 2.0))
-            await self._keys.flush_scripts()
+            await self._ground.forget()
             self.progress.flushes += 1
 
-    async def _replace_primaries(self) -> None:
+    async def _harm_servers(self) -> None:
         # The first one, too, may come soon after one of somebody else, or of a run before this.
-        await self._pause(self._failover_interval)
+        await self._pause(self._fault_interval)
         while not self._over.is_set():
             with contextlib.suppress(BrokerUnavailableError):
-                self.progress.failovers += await self._failovers.fail_over()
-            await self._pause(self._failover_interval * self._chance.uniform(1.0, 1.5))
+                self.progress.failovers += await self._ground.fault()
+            await self._pause(self._fault_interval * self._chance.uniform(1.0, 1.5))
 
     def _count_kill(self) -> None:
         self.progress.kills += 1
@@ -254,7 +262,9 @@ class Storm:
         numbers = range(self._next, self._next + _BATCH)
         self._next = numbers.stop
         try:
-            pids = await self._publisher.publish_many(QUEUE, [b'{"n":%d}' % number for number in numbers])
+            pids = await self._publisher.publish_many(
+                self._queue, [b'{"n":%d}' % number for number in numbers]
+            )
         except BrokerUnavailableError:
             self._published.doubtful.update(numbers)
         else:
@@ -263,9 +273,12 @@ class Storm:
 
     async def _look(self) -> QueueReading | None:
         try:
-            reading = await self._inspector.read(QUEUE)
+            reading = await self._inspector.read(self._queue)
         except BrokerUnavailableError:
+            if self._clock() > self._seen_at + _AWAY:
+                raise
             return None
+        self._seen_at = self._clock()
         self._next_seen = self._next
         self.progress.success, self.progress.private = reading.success, reading.private
         self._on_progress(self.progress)
@@ -286,7 +299,7 @@ class Storm:
                     break
                 if self._clock() > until:
                     break
-                await maintenance.promote(QUEUE, everything=True)
+                await maintenance.promote(self._queue, everything=True)
                 await asyncio.sleep(0.1)
         finally:
             await maintenance.close()
@@ -299,6 +312,6 @@ class Storm:
 
     async def _whereabouts(self, number: int, last: str) -> str:
         pid = self._published.confirmed[number]
-        found = await self._inspector.find(QUEUE, pid)
+        found = await self._inspector.find(self._queue, pid)
         place = "nowhere" if found.place is Place.NOWHERE else found.place.value
         return f"{pid} (number {number}): {place}; last line of the record: {last or 'none'}"

@@ -62,7 +62,7 @@ class _Worker:
         self._name = name
         self._chance = chance
         self._record = Record(plan.record_path)
-        self._consumer = broker.consumer(plan.queue, identity)
+        self._consumer = broker.consumer(plan.queue, identity, max_tries=0)
         self._renewer = broker.renewer(plan.queue, identity, max_takeovers=0)
         self._outstanding: dict[int, Delivery] = {}
         self._stopping = False

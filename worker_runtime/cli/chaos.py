@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,28 @@ import click
 
 from worker_runtime import exits
 from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.nats.address import SCHEMES
+from worker_runtime.brokers.nats.server import EmbeddedNats
 from worker_runtime.brokers.redis.server import EmbeddedRedis
-from worker_runtime.chaos.footprint import footprint
-from worker_runtime.chaos.plan import REVISIONS, Plan
+from worker_runtime.chaos.ground import Ground
+from worker_runtime.chaos.on_nats import nats_ground
+from worker_runtime.chaos.on_redis import redis_ground
+from worker_runtime.chaos.plan import QUEUE, REVISIONS, Plan
 from worker_runtime.chaos.storm import Progress, Result, Storm, Wishes
 from worker_runtime.chaos.workers import NurseryError
 from worker_runtime.cli.options import Failure, broker_errors
 
-EMBEDDED = "embedded"
+EMBEDDED, EMBEDDED_NATS = "embedded", "embedded-nats"
 #: Seconds between two lines where no terminal shows one that moves.
 _LINE_EVERY = 5.0
 
 
 @click.command("chaos")
 @click.option(
-    "--broker", required=True, metavar="URL", help=f'A Redis URL, or "{EMBEDDED}" for a private server.'
+    "--broker",
+    required=True,
+    metavar="URL",
+    help=f'A Redis or NATS URL, or "{EMBEDDED}" for a private Redis, "{EMBEDDED_NATS}" for a private NATS.',
 )
 @click.option(
     "--minutes", type=click.FloatRange(min=0, min_open=True), help="Harm for this long. [default: 1]"
@@ -46,11 +53,15 @@ _LINE_EVERY = 5.0
 @click.option(
     "--seed", type=int, help="Of the random choices. Moments differ all the same. [default: random]"
 )
-@click.option("--namespace", help="An empty one, for users whose ACL asks for a prefix. [default: random]")
+@click.option(
+    "--namespace",
+    help="An empty one, for users whose ACL asks for a prefix; on NATS the queue's name. [default: random]",
+)
 @click.option(
     "--server-faults",
     is_flag=True,
-    help="Also ask a Redis Cluster for failovers of the run's primary (CLUSTER FAILOVER).",
+    help="Also harm servers: failovers of a Redis Cluster, changes of leaders in a NATS cluster, kills of the"
+    f" server of {EMBEDDED_NATS}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def chaos_command(
@@ -64,9 +75,9 @@ def chaos_command(
     as_json: bool,
 ) -> None:
     """Publish messages, run workers, and kill them with SIGKILL, pause them beyond the expiry, cut their
-    connections and flush the server's scripts at random moments. At the end compare what the handlers wrote
-    into a file with what the broker says. Uses a namespace of its own and removes it; other keys are not
-    touched.
+    connections and flush the scripts of a Redis at random moments. At the end compare what the handlers wrote
+    into a file with what the broker says. Uses a namespace of its own, on NATS the streams of a queue of its
+    own, and removes it; nothing else is touched.
 
     Exit codes: 0 nothing lost and every book right, 1 something lost or a book wrong, 2 bad usage, 3 the
     broker cannot be used.
@@ -77,16 +88,24 @@ def chaos_command(
     wishes = Wishes(minutes, kills, workers, seed, server_faults)
     show = _Line(quiet=as_json)
     with ExitStack() as stack, broker_errors():
+        server: EmbeddedNats | None = None
         if broker == EMBEDDED:
             broker = stack.enter_context(EmbeddedRedis()).url
+        elif broker == EMBEDDED_NATS:
+            server = stack.enter_context(EmbeddedNats())
+            broker = server.url
         if namespace is None:
             name = f"queueworker-chaos-{secrets.token_hex(6)}"
             namespace = f"{{{name}}}" if "+cluster:" in broker else name
         directory = Path(tempfile.mkdtemp(prefix="queueworker-chaos-"))
-        plan = Plan(broker, namespace, str(directory / "record"), str(directory / "workers.log"))
+        on_nats = broker.startswith(SCHEMES)
+        # Streams have no namespace in their names: there the queue is the place of the run.
+        queue = namespace if on_nats else QUEUE
+        plan = Plan(broker, namespace, str(directory / "record"), str(directory / "workers.log"), queue)
         result: Result | None = None
         try:
-            result = asyncio.run(_run(plan, wishes, show))
+            ground = nats_ground(plan, server) if on_nats else redis_ground(plan)
+            result = asyncio.run(_run(ground, plan, wishes, show))
         except NurseryError as error:
             raise Failure(str(error), exits.FAULT) from None
         finally:
@@ -107,16 +126,16 @@ def _remove_or_name(directory: Path, right: bool) -> None:
     directory.rmdir()
 
 
-async def _run(plan: Plan, wishes: Wishes, show: _Line) -> Result:
-    async with footprint(plan.url, plan.namespace) as keys:
-        there = await keys.keys(at_most=1)
+async def _run(place: AbstractAsyncContextManager[Ground], plan: Plan, wishes: Wishes, show: _Line) -> Result:
+    async with place as ground:
+        there = await ground.occupied()
         if there:
             raise Failure(
-                f"the namespace {plan.namespace} is in use (it has the key {there[0]}); chaos works in an"
-                " empty one only: leave --namespace out for a random one",
+                f"the namespace {plan.namespace} is in use (it has {there}); chaos works in an empty one"
+                " only: leave --namespace out for a random one",
                 exits.BAD_USAGE,
             )
-        storm = Storm(plan, wishes, keys, show)
+        storm = Storm(plan, wishes, ground, show)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, storm.stop)
         try:
             return await storm.run()
@@ -125,7 +144,7 @@ async def _run(plan: Plan, wishes: Wishes, show: _Line) -> Result:
             first = group.exceptions[0]
             raise (first if isinstance(first, BrokerError | NurseryError) else group) from None
         finally:
-            await keys.remove()
+            await ground.remove()
 
 
 class _Line:
@@ -189,8 +208,8 @@ def _as_text(result: Result, wishes: Wishes) -> str:
         "  of whole supervisors": f"{progress.group_kills:,}",
         "pauses (SIGSTOP)": f"{progress.pauses:,}, {progress.long_pauses:,} longer than the expiry",
         "connections cut": f"{progress.cuts:,} times all of a worker's",
-        "scripts flushed": f"{progress.flushes:,} times",
-        **({"primaries replaced": f"{progress.failovers:,} times"} if wishes.server_faults else {}),
+        **({f"{result.forgets} flushed": f"{progress.flushes:,} times"} if result.forgets else {}),
+        **({result.server_faults: f"{progress.failovers:,} times"} if wishes.server_faults else {}),
         "published": f"{verdict.published:,}",
         "handled": f"{verdict.handled:,}",
         "lost": f"{len(verdict.lost):,}",
@@ -201,9 +220,10 @@ def _as_text(result: Result, wishes: Wishes) -> str:
         "revisions": ", ".join(REVISIONS),
         "whole run": f"{result.seconds:.1f} s, seed {wishes.seed}",
     }
-    lines = [f"{name:<22} {value}" for name, value in rows.items()]
+    lines = [f"{name:<28} {value}" for name, value in rows.items()]
     if verdict.faults:
         lines += ["", *[f"WRONG: {fault}." for fault in verdict.faults], *result.whereabouts]
     else:
-        lines += ["", "Nothing was lost, nothing was committed twice, and every book balances."]
+        once = "nothing was committed twice, " if not verdict.committed_twice else ""
+        lines += ["", f"Nothing was lost, {once}and every book balances."]
     return "\n".join(lines)
