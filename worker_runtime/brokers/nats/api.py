@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from worker_runtime.brokers.base import BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.link import NOBODY, Link
-from worker_runtime.brokers.nats.wire import LostReplyError, Reply, decode_headers
+from worker_runtime.brokers.nats.wire import LostReplyError, decode_headers
 
 NO_MESSAGE, NO_CONSUMER, NO_STREAM = 10037, 10014, 10059
 #: Refusals that pass by themselves: no leader, no quorum, out of some resource for a moment.

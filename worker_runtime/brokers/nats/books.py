@@ -16,11 +16,12 @@ from worker_runtime.brokers.base import (
     WorkerReading,
 )
 from worker_runtime.brokers.nats import api
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import Stored
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import QueueNames, untoken
 from worker_runtime.brokers.nats.receipt import Receipt
-from worker_runtime.brokers.nats.wire import Reply, Request
+from worker_runtime.brokers.nats.wire import Request
 
 
 class _Record(msgspec.Struct):

@@ -23,7 +23,8 @@ from worker_runtime.brokers.nats import books
 from worker_runtime.brokers.nats.dead import DEAD
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import QueueNames
-from worker_runtime.brokers.nats.pulls import Pulls, Raw
+from worker_runtime.brokers.nats.pulls import Pulls
+from worker_runtime.brokers.nats.receipt import Receipt
 from worker_runtime.brokers.nats.settling import Burial, Settling
 from worker_runtime.brokers.nats.topology import Lease
 from worker_runtime.envelope import Unreadable, decode_envelope
@@ -128,29 +129,30 @@ class NatsConsumer:
         if self._pulls.holds:
             await self._release(await self._pulls.take(10**9, 0.0))
 
-    async def _release(self, taken: Sequence[Raw]) -> None:
+    async def _release(self, taken: Sequence[Receipt]) -> None:
         """Unread. What cannot be given back comes again after the ack wait."""
         settlements = []
-        for receipt, body in taken:
+        for receipt in taken:
             delivery = Delivery("", self._names.queue, b"null", 0.0, 0, receipt)
-            envelope = decode_envelope(body)
+            envelope = decode_envelope(receipt.body)
             if not isinstance(envelope, Unreadable):
                 delivery.pid, delivery.payload = envelope.pid, bytes(envelope.payload)
                 delivery.timestamp, delivery.attempts = envelope.timestamp, envelope.attempts
             settlements.append(Settlement(delivery, Action.RELEASE))
         try:
             await books.read_releases(
-                self._commands, self._names, [one for one, _ in taken if one.deliveries > 1]
+                self._commands, self._names, [one for one in taken if one.deliveries > 1]
             )
         except BrokerError:
             pass  # One more attempt is charged.
         await self._settling.settle(settlements, _nobody_asked)
 
-    async def _judged(self, taken: list[Raw]) -> Received:
+    async def _judged(self, taken: list[Receipt]) -> Received:
         """Decode, and put aside what cannot be read and what was tried too often already."""
-        again = [one for one, _ in taken if one.deliveries > 1]
+        again = [one for one in taken if one.deliveries > 1]
         try:
-            await books.read_releases(self._commands, self._names, again)
+            if again:
+                await books.read_releases(self._commands, self._names, again)
         except BaseException:  # also when this receive is cancelled: nothing may be lost with it
             self._pulls.put_back(taken)
             raise
@@ -158,10 +160,10 @@ class NatsConsumer:
         queue, most = self._names.queue, self._max_tries
         deliveries: list[Delivery] = []
         aside: list[Burial] = []
-        for receipt, body in taken:
+        for receipt in taken:
             if now >= receipt.deadline:
                 continue  # It waited here for too long: the server hands it out again.
-            receipt.body = body
+            body = receipt.body
             envelope = decode_envelope(body)
             tries = receipt.deliveries - 1 - receipt.released
             if isinstance(envelope, Unreadable):
@@ -185,7 +187,7 @@ class NatsConsumer:
             )
         except BaseException:
             kept = {id(one.receipt) for one in deliveries}
-            self._pulls.put_back([one for one in taken if id(one[0]) in kept])
+            self._pulls.put_back([one for one in taken if id(one) in kept])
             raise
 
     async def _bury(self, burials: Sequence[Burial]) -> int:

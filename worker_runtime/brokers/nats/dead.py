@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from worker_runtime.brokers.base import Retained, WorkerIdentity
 from worker_runtime.brokers.nats.api import Stored
 from worker_runtime.brokers.nats.names import QueueNames
-from worker_runtime.brokers.nats.receipt import Receipt
 from worker_runtime.brokers.nats.wire import Request, encode_headers
 from worker_runtime.envelope import Unreadable, decode_envelope
 
@@ -38,7 +37,8 @@ def _unescaped(text: str) -> str:
 def bury(
     names: QueueNames,
     body: bytes,
-    receipt: Receipt,
+    sequence: int,
+    stored_at: int,
     limit: int,
     *,
     place: str,
@@ -48,8 +48,9 @@ def bury(
     by: WorkerIdentity,
 ) -> Request:
     """The request that puts a message into the dead stream, once however often it is sent within the
-    stream's window for duplicates. `limit` is the server's max_payload; the reason is cut to fit."""
-    must = {"Nats-Msg-Id": f"dead.{receipt.sequence}.{receipt.stored_at}", _PLACE: place}
+    stream's window for duplicates. `sequence` and `stored_at` are those of the message in its
+    own stream. `limit` is the server's max_payload; the reason is cut to fit."""
+    must = {"Nats-Msg-Id": f"dead.{sequence}.{stored_at}", _PLACE: place}
     more = must | {
         _WHY: _escaped(why, 64),
         _ATTEMPTS: str(attempts),

@@ -4,19 +4,12 @@ next."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from worker_runtime.brokers.base import BrokerUnavailableError
 from worker_runtime.brokers.nats.address import Address
-from worker_runtime.brokers.nats.wire import (
-    LostReplyError,
-    NotSentError,
-    OnReply,
-    Reply,
-    Request,
-    Wire,
-    connect,
-)
+from worker_runtime.brokers.nats.answers import OnConfirmed, OnReply, Reply
+from worker_runtime.brokers.nats.wire import LostReplyError, NotSentError, Request, Wire, connect
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
@@ -70,19 +63,32 @@ class Link:
         timeout: float | None = None,
         *,
         harmless: bool = False,
-    ) -> None:
+    ) -> list[int]:
         """As `Wire.ask` on a connection that works. One whose answers did not all come in time is dropped:
         what may still be in its buffer must not arrive later. So is one whose caller is cancelled, unless
         that is `harmless`. Raises BrokerError when nothing was sent."""
         wire = await self.opened()
+        asking = wire.ask(requests, on_reply, self.timeout if timeout is None else timeout)
+        return await self._guarded(wire, asking, harmless)
+
+    async def acknowledge(
+        self, subjects: Sequence[bytes], on_confirmed: OnConfirmed, on_reply: OnReply
+    ) -> list[int]:
+        """As `Wire.acknowledge`, and with the connection as `ask` does."""
+        wire = await self.opened()
+        asking = wire.acknowledge(subjects, on_confirmed, on_reply, self.timeout)
+        return await self._guarded(wire, asking, harmless=False)
+
+    async def _guarded(self, wire: Wire, asking: Awaitable[list[int]], harmless: bool) -> list[int]:
         try:
-            left = await wire.ask(requests, on_reply, self.timeout if timeout is None else timeout)
+            left = await asking
         except asyncio.CancelledError:
             if not harmless and wire is self._wire:
                 self.drop()
             raise
         if left and wire is self._wire:
             self.drop()
+        return left
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: bytes = b"", *, patience: float = 0.0

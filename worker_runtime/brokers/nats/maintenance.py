@@ -12,13 +12,14 @@ import msgspec
 from worker_runtime.brokers.base import BrokerError, OnSwept, Recovered, Retained, Swept, WorkerIdentity
 from worker_runtime.brokers.judging import Counts, Judge, judge_of_park, judge_of_retry
 from worker_runtime.brokers.nats import api, dead
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import Stored
 from worker_runtime.brokers.nats.books import server_time
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import QueueNames
 from worker_runtime.brokers.nats.sweeping import Sweep
 from worker_runtime.brokers.nats.walking import windows
-from worker_runtime.brokers.nats.wire import LostReplyError, Reply, Request, encode_headers
+from worker_runtime.brokers.nats.wire import LostReplyError, Request, encode_headers
 from worker_runtime.envelope import Unreadable, decode_envelope, retry_envelope
 
 #: Seconds between two looks for stuck messages: a settlement on its way is not one.

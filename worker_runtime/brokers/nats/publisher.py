@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from worker_runtime.brokers.base import BrokerError, BrokerUnavailableError, PayloadRefusedError
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import read_pub_ack
 from worker_runtime.brokers.nats.dead import RESERVED
 from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.names import QueueNames
-from worker_runtime.brokers.nats.wire import LostReplyError, Reply, Request
+from worker_runtime.brokers.nats.wire import LostReplyError, Request
 from worker_runtime.envelope import encode_envelope, new_pid
 
 #: Unconfirmed messages at once at most, and about this many bytes.

@@ -11,15 +11,16 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, BrokerUnavailableError
 from worker_runtime.brokers.nats import api
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
-from worker_runtime.brokers.nats.receipt import Receipt, read_receipt
+from worker_runtime.brokers.nats.receipt import Receipt, read_receipt, usable
 from worker_runtime.brokers.nats.topology import Lease, read_lease
-from worker_runtime.brokers.nats.wire import LostReplyError, Reply, Wire
+from worker_runtime.brokers.nats.wire import LostReplyError, Wire
 
 #: The longest pull, in seconds: a fence and a dead pull are noticed as soon as one ends.
 LONGEST = 2.0
@@ -33,8 +34,6 @@ _PAUSE = 0.1
 #: Statuses: nothing (more) is there, or the time is over.
 _ENDS = frozenset({404, 408})
 
-Raw = tuple[Receipt, bytes]
-
 
 class Pulls:
     """`note_lease` hears what the consumer says of its ack wait, at each new connection."""
@@ -43,8 +42,10 @@ class Pulls:
         self._link = link
         self._names = names
         self._note_lease = note_lease
-        self._lease = Lease(30.0)
-        self._buffer: deque[Raw] = deque()
+        self._buffer: deque[Receipt] = deque()
+        #: How the reply subject of a message begins that is handed out for the first time.
+        self._fresh = f"$JS.ACK.{names.stream}.{DURABLE}.1.".encode()
+        self.use(Lease(30.0))
         self._wire: Wire | None = None
         self._inbox = ""
         self._count = 0
@@ -65,17 +66,19 @@ class Pulls:
     def use(self, lease: Lease) -> None:
         """What holds for the messages that arrive from now on."""
         self._lease = lease
+        self._wait_of_fresh = lease.of(1)
+        self._usable_of_fresh = usable(self._wait_of_fresh)
 
     def interrupt(self) -> None:
         """End a wait, now and from then on."""
         self._interrupted = True
         self._wake()
 
-    def put_back(self, taken: list[Raw]) -> None:
+    def put_back(self, taken: Sequence[Receipt]) -> None:
         """Hand these out again first."""
         self._buffer.extendleft(reversed(taken))
 
-    async def take(self, limit: int, wait: float) -> list[Raw]:
+    async def take(self, limit: int, wait: float) -> list[Receipt]:
         """At most `limit` messages: what is there, else what comes within `wait` seconds, of which one pull
         uses up to `LONGEST`. Raises BrokerError only with nothing taken."""
         if self._buffer:
@@ -93,7 +96,7 @@ class Pulls:
             await self._judge(wire, began)
         return self._pop(limit)
 
-    async def stop(self) -> list[Raw]:
+    async def stop(self) -> list[Receipt]:
         """End the outstanding pull; what it brought meanwhile and nobody took."""
         self._interrupted = True
         if self._wire is not None and not self._wire.gone and self._pull:
@@ -110,9 +113,13 @@ class Pulls:
     async def close(self) -> None:
         await self._link.close()
 
-    def _pop(self, limit: int) -> list[Raw]:
+    def _pop(self, limit: int) -> list[Receipt]:
         buffer = self._buffer
-        return [buffer.popleft() for _ in range(min(limit, len(buffer)))]
+        if len(buffer) <= limit:
+            taken = list(buffer)
+            buffer.clear()
+            return taken
+        return [buffer.popleft() for _ in range(limit)]
 
     async def _connected(self) -> Wire:
         wire = await self._link.opened()
@@ -121,10 +128,11 @@ class Pulls:
         info = await api.consumer_info(self._link, self._names.stream, DURABLE)
         if info is None:
             raise self._absent(wire)
-        self._lease = read_lease(info)
+        self.use(read_lease(info))
         self._note_lease(self._lease)
         self._pull = b""
-        wire.on_message = self._arrived
+        wire.on_delivery = self._arrived
+        wire.on_status = self._ended
         wire.on_gone = self._gone
         self._inbox = wire.subscribe()
         self._wire = wire
@@ -179,23 +187,27 @@ class Pulls:
         self._pull = b""
         self._wake()
 
-    def _arrived(self, subject: bytes, reply: bytes, status: Reply | None, payload: bytes) -> None:
-        if reply:
+    def _arrived(self, reply: bytes, body: bytes) -> None:
+        wire = self._wire
+        since = self._sent_at if wire is None else max(self._sent_at, wire.heard_at)
+        if reply.startswith(self._fresh):
+            receipt = Receipt(reply, body, 1, self._wait_of_fresh, since + self._usable_of_fresh)
+        else:
             try:
-                receipt = read_receipt(reply)
+                receipt = read_receipt(reply, body)
             except ValueError:
                 return  # Not from the consumer.
-            wire = self._wire
-            receipt.begin(self._sent_at if wire is None else max(self._sent_at, wire.heard_at), self._lease)
-            self._buffer.append((receipt, payload))
-            self._credit -= 1
-            if self._credit <= 0:
-                self._pull = b""
-                self._wake()
-            elif self._lull is None and self._waiter is not None:
-                self._lull = self._waiter.get_loop().call_later(_LULL, self._wake)
-            return
-        if status is None or status.status == 100 or subject.rpartition(b".")[2] != self._pull:
+            receipt.begin(since, self._lease)
+        self._buffer.append(receipt)
+        self._credit -= 1
+        if self._credit <= 0:
+            self._pull = b""
+            self._wake()
+        elif self._lull is None and self._waiter is not None:
+            self._lull = self._waiter.get_loop().call_later(_LULL, self._wake)
+
+    def _ended(self, subject: bytes, status: Reply) -> None:
+        if status.status == 100 or subject.rpartition(b".")[2] != self._pull:
             return
         self._end = status
         self._pull = b""

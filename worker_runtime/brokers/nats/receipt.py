@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from worker_runtime.brokers.nats.topology import Lease
 
 #: An answer has to reach the server before the ack wait is over: this part of it, and at most so many
@@ -9,42 +11,41 @@ from worker_runtime.brokers.nats.topology import Lease
 _MARGIN_PART, _LONGEST_MARGIN = 0.1, 1.0
 
 
-class Receipt:
+class Receipt(msgspec.Struct, gc=False):
     """Shared by the thread that settles and the one that renews: each field is read and written whole.
 
     JetStream confirms a late acknowledgement like any other, and it deletes the message under the next
     holder. So whoever is past `deadline` does not answer at all.
     """
 
-    __slots__ = (
-        "body",
-        "deadline",
-        "deliveries",
-        "released",
-        "reply",
-        "sequence",
-        "settled",
-        "stored_at",
-        "wait",
-    )
+    #: The subject that is answered to.
+    reply: bytes
+    #: The message as it was published.
+    body: bytes
+    #: How often the server has handed the message out, this time included.
+    deliveries: int = 1
+    #: The ack wait of this delivery, in seconds.
+    wait: float = 0.0
+    #: Monotonic time after which nothing is sent for it.
+    deadline: float = 0.0
+    #: How often it was given back unstarted before.
+    released: int = 0
+    #: A settlement of it was sent.
+    settled: bool = False
 
-    def __init__(self, reply: str, sequence: int, stored_at: int, deliveries: int) -> None:
-        self.reply = reply
-        #: The message as it was published.
-        self.body = b""
-        self.sequence = sequence
-        #: Nanoseconds since the epoch by the server's clock.
-        self.stored_at = stored_at
-        #: How often the server has handed the message out, this time included.
-        self.deliveries = deliveries
-        #: How often it was given back unstarted before.
-        self.released = 0
-        #: The ack wait of this delivery, in seconds.
-        self.wait = 0.0
-        #: Monotonic time after which nothing is sent for it.
-        self.deadline = 0.0
-        #: A settlement of it was sent.
-        self.settled = False
+    @property
+    def subject(self) -> str:
+        return self.reply.decode()
+
+    @property
+    def sequence(self) -> int:
+        """Of the message in its stream."""
+        return _numbers(self.reply)[1]
+
+    @property
+    def stored_at(self) -> int:
+        """Nanoseconds since the epoch by the server's clock."""
+        return _numbers(self.reply)[2]
 
     def begin(self, since: float, lease: Lease) -> None:
         """`since`: a monotonic time before the server started to wait."""
@@ -52,16 +53,25 @@ class Receipt:
         self.extend(since)
 
     def extend(self, since: float) -> None:
-        self.deadline = since + self.wait - min(_LONGEST_MARGIN, self.wait * _MARGIN_PART)
+        self.deadline = since + usable(self.wait)
 
 
-def read_receipt(reply: bytes) -> Receipt:
-    """From the reply subject: $JS.ACK.STREAM.CONSUMER.DELIVERIES.SEQUENCE.CONSUMER-SEQUENCE.TIME.PENDING in
-    its short form, two or three tokens more in the long one. Raises ValueError for any other subject."""
-    text = reply.decode()
-    words = text.split(".")
-    if words[:2] != ["$JS", "ACK"] or len(words) not in (9, 11, 12):
-        raise ValueError(f"{text!r} is not the reply subject of a delivery")
+def usable(wait: float) -> float:
+    """The part of an ack wait, in seconds, in which an answer may be sent."""
+    return wait - min(_LONGEST_MARGIN, wait * _MARGIN_PART)
+
+
+def read_receipt(reply: bytes, body: bytes) -> Receipt:
+    """From the reply subject of a delivery. Raises ValueError for any other subject."""
+    return Receipt(reply, body, _numbers(reply)[0])
+
+
+def _numbers(reply: bytes) -> tuple[int, int, int]:
+    """Deliveries, sequence and time of $JS.ACK.<stream>.<consumer>.<deliveries>.<sequence>.<own count>.<time>
+    .<pending>; the long form has two or three tokens more."""
+    words = reply.split(b".")
+    if words[:2] != [b"$JS", b"ACK"] or len(words) not in (9, 11, 12):
+        raise ValueError(f"{reply!r} is not the reply subject of a delivery")
     # The long form has the domain and the account before the stream, and may have a random token at the end.
     base = 2 if len(words) == 9 else 4
-    return Receipt(text, int(words[base + 3]), int(words[base + 5]), int(words[base + 2]))
+    return int(words[base + 2]), int(words[base + 3]), int(words[base + 5])

@@ -18,13 +18,14 @@ from worker_runtime.brokers.base import (
     WorkerIdentity,
 )
 from worker_runtime.brokers.nats import api, books
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.consumer import Terms
 from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
 from worker_runtime.brokers.nats.receipt import Receipt
 from worker_runtime.brokers.nats.sweeping import Sweep
 from worker_runtime.brokers.nats.topology import read_lease
-from worker_runtime.brokers.nats.wire import LostReplyError, Reply
+from worker_runtime.brokers.nats.wire import LostReplyError
 
 _PROGRESS = b"+WPI"
 #: Seconds between two complaints about max_ack_pending.
@@ -90,7 +91,7 @@ class NatsRenewer:
                     receipt.wait = lease.of(receipt.deliveries)
             shortest = min(one.wait for one in asked)
             timeout = min(self._link.timeout, max(0.5, shortest / 6))
-            await self._link.ask([(one.reply, b"", _PROGRESS) for one in asked], note, timeout)
+            await self._link.ask([(one.subject, b"", _PROGRESS) for one in asked], note, timeout)
         if asked and not answered:
             raise LostReplyError(f"NATS at {wire.name} did not confirm that {len(asked)} deliveries go on")
         if nobody:

@@ -14,13 +14,14 @@ import msgspec
 
 from worker_runtime.brokers.base import Action, BrokerError, OnResult, Outcome, Settlement, WorkerIdentity
 from worker_runtime.brokers.nats import api, books
+from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import read_pub_ack
 from worker_runtime.brokers.nats.dead import DEAD, FAILED, bury
 from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
 from worker_runtime.brokers.nats.receipt import Receipt
 from worker_runtime.brokers.nats.topology import Lease
-from worker_runtime.brokers.nats.wire import Reply, Request, Wire
+from worker_runtime.brokers.nats.wire import Request, Wire
 from worker_runtime.envelope import encode_envelope
 
 #: `+TERM reason` came with this version; older ones confirm it and do nothing.
@@ -130,20 +131,26 @@ class Settling:
 
     async def _commit(self, commits: Sequence[Settlement], on_result: OnResult) -> None:
         """The common case, without a step for each."""
-        left = dict(enumerate(commits))
         again: list[Settlement] = []
 
-        def note(index: int, reply: Reply) -> None:
-            one = left.pop(index)
-            if reply.status == NOBODY:
-                again.append(one)
-            else:
-                on_result(one, *_verdict(Outcome.COMMITTED, reply))
+        def confirmed(indices: list[int]) -> None:
+            for index in indices:
+                on_result(commits[index], Outcome.COMMITTED, "")
 
-        requests = [(one.delivery.receipt.reply, b"", b"+ACK") for one in commits]
-        why = await self._send(requests, note)
-        for one in left.values():
-            on_result(one, Outcome.UNKNOWN, why)
+        def note(index: int, reply: Reply) -> None:
+            if reply.status == NOBODY:
+                again.append(commits[index])
+            else:
+                on_result(commits[index], *_verdict(Outcome.COMMITTED, reply))
+
+        try:
+            subjects = [one.delivery.receipt.reply for one in commits]
+            left: Sequence[int] = await self._link.acknowledge(subjects, confirmed, note)
+            why = self._unconfirmed()
+        except BrokerError as error:
+            left, why = range(len(commits)), f"it was not settled: {error}"
+        for index in left:
+            on_result(commits[index], Outcome.UNKNOWN, why)
         if again:
             await self._run(
                 [
@@ -183,7 +190,8 @@ class Settling:
         request = bury(
             self._names,
             one.body,
-            one.receipt,
+            one.receipt.sequence,
+            one.receipt.stored_at,
             wire.max_payload,
             place=one.place,
             why=one.why,
@@ -216,7 +224,7 @@ class Settling:
                 else:
                     one.done(*_verdict(one.outcome, reply))
 
-            why = await self._send([(one.receipt.reply, b"", one.answer) for one in sent], note)
+            why = await self._send([(one.receipt.subject, b"", one.answer) for one in sent], note)
             for one in left.values():
                 one.done(Outcome.UNKNOWN, why)
             answers = await self._try_again(nobody)
@@ -275,6 +283,9 @@ class Settling:
             await self._link.ask(requests, note)
         except BrokerError as error:
             return f"it was not settled: {error}"
+        return self._unconfirmed()
+
+    def _unconfirmed(self) -> str:
         return f"NATS at {self._link.name} did not confirm it"
 
 

@@ -11,7 +11,6 @@ from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.dead import DEAD, attempts_of, bury
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
-from worker_runtime.brokers.nats.receipt import Receipt
 
 #: Stuck messages looked for in one pass.
 _WINDOW = 1000
@@ -45,13 +44,13 @@ class Sweep:
             last = stored.sequence
             seen.add(last)
             if last in self._suspects:
-                receipt = Receipt("", last, int(stored.at * 1_000_000), 0)
                 wire = await self._link.opened()
                 why = "the server stopped handing it out: its consumer has a max_deliver"
                 subject, headers, body = bury(
                     names,
                     stored.payload,
-                    receipt,
+                    last,
+                    int(stored.at * 1_000_000),
                     wire.max_payload,
                     place=DEAD,
                     why="exhausted",

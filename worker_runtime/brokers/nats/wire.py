@@ -13,10 +13,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import msgspec
-
 from worker_runtime.brokers.base import BrokerRefusedError, BrokerUnavailableError
 from worker_runtime.brokers.nats.address import Address, Server
+from worker_runtime.brokers.nats.answers import Answers, OnConfirmed, OnReply, Reply
 from worker_runtime.brokers.nats.signing import credentials
 
 #: Seconds between two pings, and how many of them may stay unanswered.
@@ -35,37 +34,12 @@ class NotSentError(BrokerUnavailableError):
     """It did not leave this process."""
 
 
-class Reply(msgspec.Struct, gc=False):
-    """`status` is 0 where the answer carries none."""
-
-    status: int
-    headers: bytes
-    payload: bytes
-
-    @property
-    def words(self) -> str:
-        """What the server says beside the status."""
-        line = self.headers.split(b"\r\n", 1)[0]
-        return line[12:].decode("utf-8", "replace").strip()
-
-
-#: What confirms an acknowledgement.
-_EMPTY = Reply(0, b"", b"")
-
 #: Subject, headers (complete, or empty), payload.
 Request = tuple[str, bytes, bytes]
-OnReply = Callable[[int, Reply], None]
-#: Subject, reply subject, status and headers or None, payload.
-OnMessage = Callable[[bytes, bytes, Reply | None, bytes], None]
-
-
-class _Asking:
-    __slots__ = ("done", "left", "on_reply")
-
-    def __init__(self, left: int, on_reply: OnReply, done: asyncio.Future[None]) -> None:
-        self.left = left
-        self.on_reply = on_reply
-        self.done = done
+#: Reply subject and payload of what arrived in the inbox with a reply subject.
+OnDelivery = Callable[[bytes, bytes], None]
+#: Subject and all the rest of what arrived there without one.
+OnStatus = Callable[[bytes, Reply], None]
 
 
 def encode_headers(headers: dict[str, str]) -> bytes:
@@ -89,14 +63,14 @@ class Wire(asyncio.Protocol):
         self.gone = ""
         #: Monotonic time at which everything that had come in by then had been read.
         self.heard_at = 0.0
-        self.on_message: OnMessage = lambda *_: None
+        self.on_delivery: OnDelivery = lambda *_: None
+        self.on_status: OnStatus = lambda *_: None
         self.on_gone: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._rest = b""
-        self._asked: dict[bytes, tuple[_Asking, int, str]] = {}
-        self._count = 0
         self._prefix = f"_INBOX.{secrets.token_hex(8)}"
+        self._answers = Answers(f"{self._prefix}.r.".encode(), _REPLIES)
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._pongs: list[asyncio.Future[None]] = []
         self._inboxes = 0
@@ -160,10 +134,7 @@ class Wire(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
                 future.exception()
-        for asking in {id(one[0]): one[0] for one in self._asked.values()}.values():
-            if not asking.done.done():
-                asking.done.set_result(None)
-        self._asked.clear()
+        self._answers.end()
         self.on_gone()
 
     def error(self) -> BrokerRefusedError | BrokerUnavailableError:
@@ -213,39 +184,54 @@ class Wire(asyncio.Protocol):
     def publish(self, subject: str, payload: bytes, reply: str) -> None:
         self._write(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
 
-    async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float) -> int:
+    async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float) -> list[int]:
         """Send all at once; `on_reply` gets each answer by the index of its request as soon as it is there.
-        Returns when the last one is, or after `timeout` seconds, or when the connection is gone: how many
+        Returns when the last one is, or after `timeout` seconds, or when the connection is gone: those that
         have no answer by then, and never get one."""
-        if self.gone or not requests:
-            return len(requests)
-        asking = _Asking(len(requests), on_reply, self._loop.create_future())
-        asked, count, prefix = self._asked, self._count, self._prefix.encode()
-        lines, tokens = [], []
-        for index, (subject, headers, payload) in enumerate(requests):
-            count += 1
-            name = b"%x" % count
-            tokens.append(name)
-            asked[name] = (asking, index, subject)
-            to = subject.encode()
+        lines = []
+        to, subjects = self._answers.to, [subject.encode() for subject, _, _ in requests]
+        for number, subject, (_, headers, payload) in zip(
+            range(self._answers.count, self._answers.count + len(requests)), subjects, requests, strict=True
+        ):
             if headers:
-                sizes = (len(headers), len(headers) + len(payload))
-                lines.append(
-                    b"HPUB %b %b.r.%b %d %d\r\n%b%b\r\n" % (to, prefix, name, *sizes, headers, payload)
-                )
+                size = len(headers)
+                head = b"HPUB %b %b%x %d %d\r\n" % (subject, to, number, size, size + len(payload))
+                lines.append(b"%b%b%b\r\n" % (head, headers, payload))
             else:
-                lines.append(b"PUB %b %b.r.%b %d\r\n%b\r\n" % (to, prefix, name, len(payload), payload))
-        self._count = count
+                lines.append(b"PUB %b %b%x %d\r\n%b\r\n" % (subject, to, number, len(payload), payload))
+        return await self._exchange(lines, subjects, on_reply, None, timeout)
+
+    async def acknowledge(
+        self, subjects: Sequence[bytes], on_confirmed: OnConfirmed, on_reply: OnReply, timeout: float
+    ) -> list[int]:
+        """As `ask` with an acknowledgement to each of these; `on_confirmed` gets those that the server
+        confirms, as many at once as arrive together, and `on_reply` any other answer."""
+        to = self._answers.to
+        lines = [
+            b"PUB %b %b%x 4\r\n+ACK\r\n" % (subject, to, number)
+            for number, subject in enumerate(subjects, self._answers.count)
+        ]
+        return await self._exchange(lines, subjects, on_reply, on_confirmed, timeout)
+
+    async def _exchange(
+        self,
+        lines: Sequence[bytes],
+        subjects: Sequence[bytes],
+        on_reply: OnReply,
+        on_confirmed: OnConfirmed | None,
+        timeout: float,
+    ) -> list[int]:
+        if self.gone or not subjects:
+            return list(range(len(subjects)))
+        asking = self._answers.expect(subjects, on_reply, on_confirmed, self._loop.create_future())
         self._write(b"".join(lines))
-        limit = self._loop.call_later(timeout, _end, asking.done)
+        limit = self._loop.call_later(timeout, asking.give_up)
         try:
             await asking.done
         finally:
             limit.cancel()
-            if asking.left:
-                for name in tokens:
-                    asked.pop(name, None)
-        return asking.left
+            self._answers.forget(asking)
+        return asking.unanswered()
 
     def subscribe(self) -> str:
         """A new inbox in place of the last one: `on_message` gets what arrives at INBOX.*."""
@@ -265,53 +251,50 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         buffer = self._rest + data if self._rest else bytes(data)
         position, length = 0, len(buffer)
+        confirmations = self._answers.confirmations
         while position < length:
-            end = buffer.find(b"\r\n", position)
-            if end < 0:
-                break
             first = buffer[position]
             if first == 77:  # MSG subject sid [reply] size
-                words = buffer[position + 4 : end].split()
-                start = end + 2
-                stop = start + int(words[-1])
-                if stop + 2 > length:
+                if run := confirmations(buffer, position):
+                    position = run.end()
+                    self._answers.confirmed(run[0])
+                    continue
+                end = buffer.find(b"\r\n", position)
+                if end < 0:
                     break
-                self._arrived(words, None, buffer[start:stop])
-                position = stop + 2
+                words = buffer[position + 4 : end].split()
+                start = border = end + 2
+                stop = start + int(words[-1])
+                with_reply = len(words) == 4
             elif first == 72:  # HMSG subject sid [reply] size-of-headers size
+                end = buffer.find(b"\r\n", position)
+                if end < 0:
+                    break
                 words = buffer[position + 5 : end].split()
                 start = end + 2
                 border, stop = start + int(words[-2]), start + int(words[-1])
-                if stop + 2 > length:
-                    break
-                headers = buffer[start:border]
-                del words[-1]
-                self._arrived(words, headers, buffer[border:stop])
-                position = stop + 2
+                with_reply = len(words) == 5
             else:
+                end = buffer.find(b"\r\n", position)
+                if end < 0:
+                    break
                 self._control(buffer[position:end])
                 position = end + 2
+                if self.gone:
+                    return
+                continue
+            if stop + 2 > length:
+                break
+            position = stop + 2
+            if words[1] == _REPLIES:
+                self._answers.arrived(words[0], _reply(buffer[start:border], buffer[border:stop]))
+            elif with_reply:
+                self.on_delivery(words[2], buffer[border:stop])
+            else:
+                self.on_status(words[0], _reply(buffer[start:border], buffer[border:stop]))
             if self.gone:
                 return
         self._rest = buffer[position:]
-
-    def _arrived(self, words: list[bytes], headers: bytes | None, payload: bytes) -> None:
-        if words[1] == _REPLIES:
-            found = self._asked.pop(words[0].rpartition(b".")[2], None)
-            if found is None:
-                return
-            asking, index, _ = found
-            asking.left -= 1
-            if headers is not None:
-                reply = _reply(headers, payload)
-            else:
-                reply = Reply(0, b"", payload) if payload else _EMPTY
-            asking.on_reply(index, reply)
-            if not asking.left and not asking.done.done():
-                asking.done.set_result(None)
-            return
-        to = words[2] if len(words) == 4 else b""
-        self.on_message(words[0], to, None if headers is None else _reply(headers, payload), payload)
 
     def _control(self, line: bytes) -> None:
         word = line[:4].upper()
@@ -334,21 +317,10 @@ class Wire(asyncio.Protocol):
         if text.lower().startswith("permissions violation"):
             # It ends nothing but the request: nobody will answer that one.
             subject = text.partition('"')[2].partition('"')[0]
-            for name, (asking, index, asked) in list(self._asked.items()):
-                if asked == subject:
-                    del self._asked[name]
-                    asking.left -= 1
-                    asking.on_reply(index, Reply(403, b"NATS/1.0 403 " + text.encode(), b""))
-                    if not asking.left and not asking.done.done():
-                        asking.done.set_result(None)
+            self._answers.refuse(subject.encode(), Reply(403, b"NATS/1.0 403 " + text.encode(), b""))
             return
         denied = ("authorization", "authentication", "maximum payload", "account", "user")
         self._lose(f"it said {text!r}", refused=text.lower().startswith(denied))
-
-
-def _end(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _reply(headers: bytes, payload: bytes) -> Reply:
