@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -72,7 +73,8 @@ class Wire(asyncio.Protocol):
         self._prefix = f"_INBOX.{secrets.token_hex(8)}"
         self._answers = Answers(f"{self._prefix}.r.".encode(), _REPLIES)
         self._hello: asyncio.Future[None] = self._loop.create_future()
-        self._pongs: list[asyncio.Future[None]] = []
+        #: Who waits for the answer to each PING that is on its way, in their order; None is nobody.
+        self._pongs: deque[asyncio.Future[None] | None] = deque()
         self._inboxes = 0
         self._inbox_sid = _INBOX
         self._unanswered = 0
@@ -131,7 +133,7 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
         error = self.error()
         for future in (self._hello, *self._pongs):
-            if not future.done():
+            if future is not None and not future.done():
                 future.set_exception(error)
                 future.exception()
         self._answers.end()
@@ -153,6 +155,7 @@ class Wire(asyncio.Protocol):
             self._lose(f"it has not answered for {PING_PERIOD * _PINGS:g} s")
             return
         self._unanswered += 1
+        self._pongs.append(None)
         self._write(b"PING\r\n")
         self._timers[1:] = [self._loop.call_later(PING_PERIOD, self._ping)]
 
@@ -303,8 +306,8 @@ class Wire(asyncio.Protocol):
         elif word == b"PONG":
             self._unanswered = 0
             if self._pongs:
-                pong = self._pongs.pop(0)
-                if not pong.done():
+                pong = self._pongs.popleft()
+                if pong is not None and not pong.done():
                     pong.set_result(None)
         elif word == b"INFO":
             self.info = json.loads(line[5:])
