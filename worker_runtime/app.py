@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from worker_runtime.binding import RegistrationError
 from worker_runtime.brokers.base import MAX_TAKEOVERS, Broker, Publisher, Timing
 from worker_runtime.brokers.connect import broker_from_url
+from worker_runtime.brokers.nats.address import with_credentials
 from worker_runtime.hooks import Hook, HookKind, make_hook
 from worker_runtime.job import COMMIT_TIMEOUT, Job, make_job
 from worker_runtime.outbox import Outbox, encode_payload
@@ -165,6 +166,8 @@ class App:
         explicit = set(given)
         if "broker_url" in explicit:
             self.broker_url = settings.broker_url
+        elif "nats_credentials" in explicit:
+            self.broker_url = with_credentials(self.broker_url, settings.nats_credentials)
         if "namespace" in explicit:
             self.namespace = settings.namespace
         timing = self.timing

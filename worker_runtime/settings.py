@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from worker_runtime.brokers.nats.address import with_credentials
 
 
 class SettingsError(ValueError):
@@ -22,6 +24,7 @@ class Settings:
 
     broker_url: str = "redis://127.0.0.1:6379/0"
     namespace: str = "utopia-queue"
+    nats_credentials: str = ""
     #: Only this queue is consumed; empty means every job of the app.
     queue: str = ""
     #: Override what the code says for `queue` (or for the only job of the app). None leaves the code's value.
@@ -117,6 +120,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "QUEUEWORKER_NAMESPACE", "namespace", _word, "prefix of all keys; on Redis Cluster with a {hash tag}"
     ),
+    Variable(
+        "QUEUEWORKER_NATS_CREDENTIALS",
+        "nats_credentials",
+        _word,
+        "directory with creds, nkey, token, or username and password; ca.crt, tls.crt and tls.key for TLS",
+    ),
     Variable("QUEUEWORKER_QUEUE", "queue", _word, "consume only this queue"),
     Variable("QUEUEWORKER_COROUTINES", "coroutines", _positive_int, "handlers that run at once, per process"),
     Variable(
@@ -184,4 +193,8 @@ def settings_from(environ: Mapping[str, str] | None = None, **overrides: Any) ->
                 f"{variable.name}={text!r} cannot be used: {error}. It means: {variable.help}."
             ) from None
     values.update({key: value for key, value in overrides.items() if value is not None})
-    return Settings(**values)
+    settings = Settings(**values)
+    if settings.nats_credentials:
+        url = with_credentials(settings.broker_url, settings.nats_credentials)
+        settings = replace(settings, broker_url=url)
+    return settings

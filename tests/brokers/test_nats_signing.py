@@ -16,18 +16,21 @@ import pytest
 from tests.brokers.nats_site import fresh_site
 from tests.brokers.site import receive, settle
 from tests.services import EmbeddedNats
+from worker_runtime import App
 from worker_runtime.brokers.base import (
     Action,
     BrokerError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    CredentialsUnusableError,
     Outcome,
     Presence,
     Settlement,
 )
 from worker_runtime.brokers.connect import broker_from_url
-from worker_runtime.brokers.nats.address import parse_address
+from worker_runtime.brokers.nats.address import parse_address, with_credentials
 from worker_runtime.brokers.nats.link import Link
+from worker_runtime.settings import settings_from
 
 #: The version of the Redis server makes no difference.
 pytestmark = pytest.mark.any_server
@@ -132,6 +135,64 @@ async def test_a_credentials_file(tmp_path: Path) -> None:
             await version_at(f"{server.url}?creds={creds}")
 
 
+async def test_a_directory_of_credentials(guarded: EmbeddedNats, user_seed: bytes, tmp_path: Path) -> None:
+    """As a Secret is mounted: read anew for each connection, with a newline at the end or without."""
+    url = with_credentials(guarded.url, str(tmp_path))
+    (tmp_path / "nkey").write_bytes(user_seed)
+    assert await version_at(url) > (2,)
+    (tmp_path / "nkey").unlink()
+    (tmp_path / "username").write_text("a b\n")
+    (tmp_path / "password").write_text("wrong")
+    link = Link(parse_address(url), 20.0, "test")
+    with pytest.raises(BrokerRefusedError, match="Authorization Violation"):
+        await link.opened()
+    (tmp_path / "password").write_text("p@ss/w:rd\n")
+    assert (await link.opened()).version > (2,)
+    await link.close()
+
+
+async def test_a_token_in_a_directory_reaches_every_command(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    with EmbeddedNats(config='authorization { token: "s3cret" }') as server:
+        given = {"QUEUEWORKER_BROKER_URL": server.url, "QUEUEWORKER_NATS_CREDENTIALS": str(tmp_path)}
+        settings = settings_from(given)
+        assert await version_at(settings.broker_url) > (2,)
+        # Also where the code names the broker and only the variable the credentials.
+        app = App(server.url)
+        app.apply(settings_from({"QUEUEWORKER_NATS_CREDENTIALS": str(tmp_path)}), ["nats_credentials"])
+        assert await version_at(app.broker_url) > (2,)
+        refused = App(server.url).make_broker()
+        with pytest.raises(BrokerRefusedError, match="Authorization Violation"):
+            await refused.check("q")
+    for told in (repr(parse_address(settings.broker_url)), app.make_broker().display_url):
+        assert "s3cret" not in told
+
+
+@pytest.mark.parametrize(
+    ("held", "text"),
+    [
+        ([], "has none of creds, nkey, token, username, password, ca.crt"),
+        (["username"], "has a username and not the other one"),
+        (["token", "nkey"], "signs in twice, by nkey and by token"),
+        (["ca.crt"], "ca.crt.* cannot be loaded"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_says_why(held: list[str], text: str, tmp_path: Path) -> None:
+    for name in held:
+        (tmp_path / name).write_text("secret")
+    with pytest.raises(CredentialsUnusableError, match=text) as caught:
+        parse_address(with_credentials("nats://a", str(tmp_path)))
+    assert "secret" not in str(caught.value)
+    with pytest.raises(CredentialsUnusableError, match="cannot be read: No such file"):
+        parse_address(with_credentials("nats://a", str(tmp_path / "nowhere")))
+
+
+def test_credentials_are_for_nats_only() -> None:
+    assert with_credentials("redis://a", "/x") == "redis://a"
+    assert with_credentials("nats://a?tls_ca=/y", "/a b") == "nats://a?tls_ca=/y&credentials=/a%20b"
+    assert with_credentials("tls://a?credentials=/y", "/x") == "tls://a?credentials=/y"
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     """A key and a certificate that vouches for itself."""
@@ -184,6 +245,11 @@ async def test_an_encrypted_connection(files: tuple[Path, Path]) -> None:
         assert await version_at(f"{server.url}?{mine}") > (2,)
         with pytest.raises(BrokerUnavailableError, match=r"(?i)certificate.verify.failed"):
             await version_at(secure)
+        directory = certificate.parent / "mounted"
+        directory.mkdir()
+        for name, source in (("ca.crt", certificate), ("tls.crt", certificate), ("tls.key", key)):
+            (directory / name).write_bytes(source.read_bytes())
+        assert await version_at(with_credentials(server.url, str(directory))) > (2,)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +260,7 @@ async def test_an_encrypted_connection(files: tuple[Path, Path]) -> None:
         ("nats://a:x", "from 1 to 65535"),
         ("nats://a?colour=red", "the option 'colour'; allowed are creds"),
         ("nats://a?creds=/nowhere/at/all", "no such file"),
-        ("tls://a?tls_ca=pyproject.toml", "certificates named in the broker URL cannot be loaded"),
+        ("tls://a?tls_ca=pyproject.toml", "certificates of the broker .* cannot be loaded"),
         ("nats://u:secret@a?nkey=pyproject.toml", "signs in twice, by nkey and by a user and password"),
         ("amqp://a", "allowed are redis://"),
     ],

@@ -92,13 +92,13 @@ async def test_the_embedded_broker_ends_with_up(own_up: Up) -> None:
     await until("the broker to end", lambda: not running(server))
     await until("the worker to end", lambda: not any(map(running, pids)))
 
-    directory = own_up.state["embedded_directory"]
+    directory = own_up.state["embedded_directories"][0]
     assert is_directory(directory)
     await own_up.start()
     await own_up.ready()
     assert not is_directory(directory), "the next one removes its data"
     assert await own_up.stop() == 0
-    assert own_up.state["embedded_directory"] == ""
+    assert own_up.state["embedded_directories"] == []
 
 
 async def test_a_killed_embedded_broker_comes_back_with_its_jobs(own_up: Up) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tests.operator.resources import body, template
 
 CLUSTER = {"url": "redis://redis:6379", "topology": "Cluster"}
+NATS = {"url": "nats://nats:4222"}
 SENTINEL = {"url": "rediss+sentinel://a:26379,b:26379/main", "topology": "Sentinel"}
 
 
@@ -29,6 +30,10 @@ class Change:
     refused: dict[str, Any]
 
 
+def on_nats(**more: Any) -> dict[str, Any]:
+    return body(spec__broker={"nats": NATS | more})
+
+
 def tagged(namespace: str) -> dict[str, Any]:
     return body(spec__broker__redis=CLUSTER | {"keyNamespace": namespace})
 
@@ -37,6 +42,27 @@ CASES = (
     Case("name-length", body("a" * 32), body("a" * 33)),
     Case("name-label", body("0-a"), body("a.b")),
     Case("one-broker", body(), body(spec__broker={})),
+    Case("one-broker", on_nats(), body(spec__broker__nats=NATS)),
+    Case("one-nats-url-source", on_nats(), body(spec__broker={"nats": {}})),
+    Case(
+        "one-nats-url-source",
+        body(spec__broker={"nats": {"secretRef": {"name": "mails-nats"}}}),
+        on_nats(secretRef={"name": "mails-nats"}),
+    ),
+    Case("nats-url", on_nats(url="tls://a:1,b:2"), on_nats(url="redis://nats:4222")),
+    Case("nats-url", on_nats(url="nats://me:secret@a"), on_nats(url="nats://a?creds=/user.creds")),
+    Case(
+        "nats-signs-in-once",
+        on_nats(credentials={"token": {"name": "s"}}),
+        on_nats(url="nats://me@a", credentials={"token": {"name": "s"}}),
+    ),
+    Case("one-nats-credential", on_nats(credentials={"login": {"name": "s"}}), on_nats(credentials={})),
+    Case(
+        "one-nats-credential",
+        on_nats(credentials={"creds": {"name": "s", "key": "mails.creds"}}),
+        on_nats(credentials={"creds": {"name": "s"}, "nkey": {"name": "s"}}),
+    ),
+    Case("nats-tls", on_nats(tls={"ca": {"name": "s"}, "certificate": {"name": "s"}}), on_nats(tls={})),
     Case(
         "one-url-source",
         body(spec__broker__redis={"secretRef": {"name": "usage-redis"}}),
@@ -71,6 +97,14 @@ CASES = (
 
 CHANGES = (
     Change("queue-immutable", body(), body(spec__replicas=3), body(spec__queue__name="other")),
+    Change("broker-immutable", body(), body(spec__replicas=0), on_nats()),
+    Change("broker-immutable", on_nats(), on_nats(url="tls://other"), body()),
+    Change(
+        "nats-namespace-immutable",
+        on_nats(),
+        on_nats(stream={"replicas": 3}, credentials={"token": {"name": "s"}}),
+        on_nats(namespace="other"),
+    ),
     Change(
         "key-namespace-immutable",
         body(),
@@ -99,5 +133,12 @@ MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("spec.strategy", body(spec__strategy="Canary")),
     ("spec.broker.redis.topology", body(spec__broker__redis__topology="Dragonfly")),
     ("spec.broker.redis.url", body(spec__broker__redis__url="")),
+    ("spec.broker.nats.url", on_nats(url="")),
+    ("spec.broker.nats.namespace", on_nats(namespace="")),
+    ("spec.broker.nats.credentials.login.name", on_nats(credentials={"login": {}})),
+    ("spec.broker.nats.stream.replicas", on_nats(stream={"replicas": 6})),
+    ("spec.broker.nats.stream.storage", on_nats(stream={"storage": "disk"})),
+    ("spec.broker.nats.stream.ackWaitSeconds", on_nats(stream={"ackWaitSeconds": 0})),
+    ("spec.broker.nats.stream.maxDeliver", on_nats(stream={"maxDeliver": -2})),
     ("spec.broker.redis.secretRef.name", body(spec__broker__redis={"secretRef": {}})),
 )

@@ -19,3 +19,13 @@ async def test_a_nats_url_under_redis_is_refused(scheme: str) -> None:
     assert check.verdict is BrokerVerdict.INVALID_URL
     assert f"begins with {scheme}://: write redis://" in check.message
     assert "secret" not in check.message
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss+sentinel", "unix"])
+async def test_another_url_under_nats_is_refused(scheme: str) -> None:
+    resource = parse(body(spec__broker={"nats": {"secretRef": {"name": "mails-nats"}}}))
+    assert isinstance(resource, QueueWorker)
+    check = await observe_broker(f"{scheme}://user:secret@nats:4222", resource.spec, START)
+    assert check.verdict is BrokerVerdict.INVALID_URL
+    assert f"begins with {scheme}://: write nats://" in check.message
+    assert "secret" not in check.message

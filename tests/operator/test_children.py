@@ -18,10 +18,10 @@ from queueworker_operator.observe.pods import failure_of, is_alive, is_ready
 Body = dict[str, Any]
 
 
-def _resource(container: Body | None = None, **template: Any) -> QueueWorker:
+def _resource(container: Body | None = None, *, broker: Body | None = None, **template: Any) -> QueueWorker:
     spec = {
         "queue": {"name": "mails"},
-        "broker": {"redis": {"secretRef": {"name": "redis", "key": "uri"}}},
+        "broker": broker or {"redis": {"secretRef": {"name": "redis", "key": "uri"}}},
         "coroutines": 2,
         "prefetch": 9,
         "template": {
@@ -78,6 +78,53 @@ def test_the_worker_gets_its_variables_and_keeps_its_own() -> None:
     sidecar = deployment["spec"]["template"]["spec"]["containers"][0]
     assert "env" not in sidecar
     assert "readinessProbe" not in sidecar
+
+
+def test_credentials_for_nats_are_files_of_the_worker_alone() -> None:
+    nats = {
+        "secretRef": {"name": "mails-nats", "key": "uri"},
+        "credentials": {"login": {"name": "login"}},
+        "tls": {"ca": {"name": "tls"}, "certificate": {"name": "tls"}},
+    }
+    given = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    resource = _resource(given, broker={"nats": nats}, volumes=[{"name": "data", "emptyDir": {}}])
+    deployment = _rendered(resource)
+    variables = {e["name"]: e.get("value", e.get("valueFrom")) for e in _worker(deployment)["env"]}
+    assert variables["QUEUEWORKER_BROKER_URL"] == {"secretKeyRef": {"name": "mails-nats", "key": "uri"}}
+    assert variables["QUEUEWORKER_NAMESPACE"] == "utopia-queue"
+    path = variables["QUEUEWORKER_NATS_CREDENTIALS"]
+    own, ours = _worker(deployment)["volumeMounts"]
+    assert own == {"name": "data", "mountPath": "/data"}
+    assert (ours["mountPath"], ours["readOnly"]) == (path, True)
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["volumes"] == [
+        {"name": "data", "emptyDir": {}},
+        {
+            "name": ours["name"],
+            "projected": {
+                "sources": [
+                    {
+                        "secret": {
+                            "name": "login",
+                            "items": [
+                                {"key": "username", "path": "username"},
+                                {"key": "password", "path": "password"},
+                            ],
+                        }
+                    },
+                    {
+                        "secret": {
+                            "name": "tls",
+                            "items": [{"key": key, "path": key} for key in ("ca.crt", "tls.crt", "tls.key")],
+                        }
+                    },
+                ]
+            },
+        },
+    ]
+    assert "volumeMounts" not in pod["containers"][0], "the sidecar"
+    bare = _rendered(_resource(broker={"nats": {"url": "nats://nats:4222"}}))
+    assert "volumes" not in bare["spec"]["template"]["spec"]
 
 
 def test_defaults_are_set_only_where_the_template_says_nothing() -> None:

@@ -38,11 +38,12 @@ def test_the_example_keeps_the_schema_and_the_rules() -> None:
     assert (parsed.metadata.name, parsed.spec.queue.name) == ("stats-usage", "stats-usage")
 
 
-def test_the_shortest_resource_on_the_page_is_valid() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", Path("docs/resource.md").read_text(), re.DOTALL)
-    shortest = yaml.safe_load(text)
-    jsonschema.validate(shortest, crd.schema())
-    assert isinstance(parse(shortest), QueueWorker)
+def test_each_resource_on_the_page_is_valid() -> None:
+    texts = re.findall(r"```yaml\n(.*?)```", Path("docs/resource.md").read_text(), re.DOTALL)
+    assert len(texts) == 2, "the shortest one, and one on NATS"
+    for shown in map(yaml.safe_load, texts):
+        jsonschema.validate(shown, crd.schema())
+        assert isinstance(parse(shown), QueueWorker)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,10 @@ class BrokerUsageError(BrokerError):
     """What was asked for cannot be used: the broker's URL, the namespace, or a name. Nothing was sent."""
 
 
+class CredentialsUnusableError(BrokerUsageError):
+    """Files that are needed to sign in or to encrypt are missing, contradict each other or cannot be read."""
+
+
 class BrokerUnavailableError(BrokerError):
     """The broker could not be reached or did not answer. Trying again later may help."""
 
@@ -93,6 +97,20 @@ class BrokerUnavailableError(BrokerError):
 class BrokerRefusedError(BrokerError):
     """The broker answered and refused (password, ACL, wrong key type, memory). Trying again will not help
     until somebody changes something."""
+
+
+class QueueUnusableError(BrokerRefusedError):
+    """The broker lets us in, and what it has under the queue's names cannot be used: it belongs to another
+    queue, or was made differently. Somebody has to change the queue, or use another one."""
+
+
+class NotProvisionedError(QueueUnusableError):
+    """The broker lets us in and has no such queue, or not all of it. `missing` says what, without the
+    remedy, which is the text's end."""
+
+    def __init__(self, missing: str, queue: str) -> None:
+        super().__init__(f"{missing}; run: queueworker provision {queue}")
+        self.missing = missing
 
 
 class BrokerFullError(BrokerRefusedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -100,6 +101,13 @@ class EmbeddedServer(ABC):
             time.sleep(0.01)
         return self
 
+    async def start_async(self) -> Self:
+        """As `start`, without blocking the event loop."""
+        deadline = self._launch()
+        while not self._answers(deadline):  # noqa: ASYNC110 - another process has no event to wait for
+            await asyncio.sleep(0.01)
+        return self
+
     def stop(self, timeout: float = 10.0) -> None:
         """Stop it, by force after `timeout` seconds, and remove its directory."""
         self._end(signal.SIGTERM, timeout)
@@ -125,6 +133,12 @@ class EmbeddedServer(ABC):
         return self.start()
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start_async()
+
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
 
     def _launch(self) -> float:

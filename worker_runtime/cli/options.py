@@ -16,7 +16,7 @@ from worker_runtime.settings import VARIABLES, Settings, SettingsError, Variable
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: What every command needs that talks to a broker.
-BROKER_FIELDS = ("broker_url", "namespace")
+BROKER_FIELDS = ("broker_url", "namespace", "nats_credentials")
 #: Seconds that a command for people waits for a broker's answer.
 PATIENCE = 5.0
 ALL_FIELDS = tuple(variable.field for variable in VARIABLES)

@@ -12,11 +12,15 @@ from worker_runtime.settings import VARIABLES, Settings
 _DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
+#: What an empty text means.
+_EMPTY = {"queue": "every queue of the app", "nats_credentials": "none"}
+
+
 def default_of(field: str) -> str:
     value = _DEFAULTS[field]
     if value is None:
         return "as in the code"
-    return str(value) if value != "" else "every queue of the app"
+    return str(value) if value != "" else _EMPTY[field]
 
 
 def as_markdown() -> str:

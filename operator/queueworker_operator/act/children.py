@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from queueworker_operator.api.names import (
@@ -25,13 +26,17 @@ from queueworker_operator.api.template import (
     termination_grace_seconds,
     worker_container,
 )
-from queueworker_operator.api.types import Metadata
+from queueworker_operator.api.types import Broker, Metadata
 from queueworker_operator.apiserver import Body
 from queueworker_operator.observe.children import ANNOTATION_EPOCH, ANNOTATION_RENDERED
 
 #: Where a worker serves /livez, /readyz, /metrics and /status.
 ADMIN_PORT = 8077
 ADMIN_PORT_NAME = "admin"
+
+#: Where a worker finds what it signs in to NATS with.
+CREDENTIALS_VOLUME = "queueworker-nats-credentials"
+CREDENTIALS_PATH = "/var/run/secrets/queueworker.dev/nats"
 
 _READINESS = {"httpGet": {"path": "/readyz", "port": ADMIN_PORT}, "periodSeconds": 3, "timeoutSeconds": 3}
 #: A minute of silence, not less: a restart gives up work that is only slow.
@@ -124,6 +129,7 @@ def _template(owner: Metadata, revision: Revision) -> Body:
     own = [entry for entry in worker.get("env") or () if entry.get("name") not in MANAGED_VARIABLES]
     # First, so that the user's own variables may refer to them as $(QUEUEWORKER_QUEUE).
     worker["env"] = [*_variables(revision), *own]
+    _mount_credentials(spec, worker, revision.broker)
     ports = list(worker.get("ports") or ())
     if not any(p.get("containerPort") == ADMIN_PORT or p.get("name") == ADMIN_PORT_NAME for p in ports):
         worker["ports"] = [*ports, {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"}]
@@ -132,16 +138,31 @@ def _template(owner: Metadata, revision: Revision) -> Body:
     return template
 
 
+def _mount_credentials(spec: Body, worker: Body, broker: Broker) -> None:
+    """Files, never variables: what a Secret says anew reaches a running worker with its next connection."""
+    files = list(broker.nats.files()) if broker.nats else []
+    if not files:
+        return
+    sources = [
+        {"secret": {"name": secret, "items": [{"key": one.key, "path": one.file} for one in those]}}
+        for secret, those in groupby(files, key=lambda file: file.secret)
+    ]
+    volume = {"name": CREDENTIALS_VOLUME, "projected": {"sources": sources}}
+    spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    mount = {"name": CREDENTIALS_VOLUME, "mountPath": CREDENTIALS_PATH, "readOnly": True}
+    worker["volumeMounts"] = [*(worker.get("volumeMounts") or ()), mount]
+
+
 def _variables(revision: Revision) -> list[Mapping[str, Any]]:
-    redis = revision.broker.redis
-    assert redis is not None, "a broker without a member does not pass the rules"
+    broker = revision.broker
     url: Body = {"name": "QUEUEWORKER_BROKER_URL"}
-    if redis.secret_ref is None:
-        url["value"] = redis.url
+    if broker.secret_ref is None:
+        url["value"] = broker.url
     else:
-        url["valueFrom"] = {"secretKeyRef": {"name": redis.secret_ref.name, "key": redis.secret_ref.key}}
+        url["valueFrom"] = {"secretKeyRef": {"name": broker.secret_ref.name, "key": broker.secret_ref.key}}
     plain = {
-        "NAMESPACE": redis.key_namespace,
+        "NAMESPACE": broker.namespace,
+        **({"NATS_CREDENTIALS": CREDENTIALS_PATH} if broker.nats and any(broker.nats.files()) else {}),
         "QUEUE": revision.queue,
         "COROUTINES": revision.coroutines,
         "PREFETCH": revision.prefetch,

@@ -55,11 +55,10 @@ def launch_of(
     Raises TemplateRefusedError.
     """
     container = worker_container(revision.template)
-    redis = revision.broker.redis
     given = _environment(container, secrets, place)
     managed = {
         "QUEUEWORKER_BROKER_URL": broker_url,
-        "QUEUEWORKER_NAMESPACE": redis.key_namespace if redis else "",
+        "QUEUEWORKER_NAMESPACE": revision.broker.namespace,
         "QUEUEWORKER_QUEUE": revision.queue,
         "QUEUEWORKER_COROUTINES": str(revision.coroutines),
         "QUEUEWORKER_PREFETCH": str(revision.prefetch),

@@ -15,6 +15,9 @@ class ConditionType(StrEnum):
     AVAILABLE = "Available"
     BROKER_REACHABLE = "BrokerReachable"
     PLACEMENT_VALID = "PlacementValid"
+    #: On NATS only.
+    QUEUE_PROVISIONED = "QueueProvisioned"
+    PRIORITY_DRAINED = "PriorityDrained"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
 
@@ -36,11 +39,22 @@ class ConditionReason(StrEnum):
     TIMEOUT = "Timeout"
     SECRET_NOT_FOUND = "SecretNotFound"
     INVALID_URL = "InvalidURL"
+    INVALID_CREDENTIALS = "InvalidCredentials"
     NOT_PROBED = "NotProbed"
 
     SAME_SLOT = "SameSlot"
     NOT_CLUSTERED = "NotClustered"
     UNSAFE_PLACEMENT = "UnsafePlacement"
+
+    PROVISIONED = "Provisioned"
+    PROVISIONED_DIFFERENTLY = "ProvisionedDifferently"
+    QUEUE_NOT_PROVISIONED = "QueueNotProvisioned"
+    QUEUE_UNUSABLE = "QueueUnusable"
+
+    PRIORITY_EMPTY = "PriorityEmpty"
+    PRIORITY_QUIET = "PriorityQuiet"
+    PRIORITY_LEFT = "PriorityLeft"
+    PRIORITY_STUCK = "PriorityStuck"
 
     VALIDATING = "Validating"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
@@ -71,6 +85,8 @@ class EventReason(StrEnum):
     SECRET_NOT_FOUND = "SecretNotFound"
     BROKER_UNREACHABLE = "BrokerUnreachable"
     PLACEMENT_REFUSED = "PlacementRefused"
+    QUEUE_NOT_PROVISIONED = "QueueNotProvisioned"
+    QUEUE_UNUSABLE = "QueueUnusable"
     WORKERS_FAILING = "WorkersFailing"
     NAME_CONFLICT = "NameConflict"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"

@@ -50,7 +50,7 @@ def broker_identity(broker: Broker) -> str:
 def version_of(spec: QueueWorkerSpec) -> str:
     """`h1-` and 8 hex digits over the raw template and all else that goes into pods, except prefetch."""
     content = {
-        "broker": _settings(spec.broker),
+        "broker": _settings(spec.broker, exclude={"nats": {"stream"}}),
         "coroutines": spec.coroutines,
         "queue": spec.queue.name,
         "shutdownSeconds": spec.shutdown_seconds,
@@ -80,6 +80,6 @@ def revision_of(worker: str, spec: QueueWorkerSpec) -> Revision:
     )
 
 
-def _settings(broker: Broker) -> dict[str, Any]:
+def _settings(broker: Broker, exclude: Any = None) -> dict[str, Any]:
     # Without defaults: a field that a later version adds must not rename every revision that does not use it.
-    return broker.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return broker.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=exclude)

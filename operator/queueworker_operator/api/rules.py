@@ -15,6 +15,7 @@ from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
 NAME_LENGTH = 32
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SENTINEL_URL = re.compile(r"rediss?[+]sentinel://")
+_NATS_URL = re.compile(r"(nats|tls)://[^?]*")
 _ONE_HASH_TAG = re.compile(r"[^{}]*\{[^{}]+\}[^{}]*")
 
 
@@ -63,6 +64,34 @@ def _sentinel_url(name: str, spec: QueueWorkerSpec) -> bool:
     return (_SENTINEL_URL.match(redis.url) is not None) == (redis.topology is Topology.SENTINEL)
 
 
+def _one_nats_source(name: str, spec: QueueWorkerSpec) -> bool:
+    nats = spec.broker.nats
+    return nats is None or (nats.url is None) != (nats.secret_ref is None)
+
+
+def _nats_url(name: str, spec: QueueWorkerSpec) -> bool:
+    nats = spec.broker.nats
+    return nats is None or nats.url is None or _NATS_URL.fullmatch(nats.url) is not None
+
+
+def _signs_in_once(name: str, spec: QueueWorkerSpec) -> bool:
+    nats = spec.broker.nats
+    return nats is None or nats.url is None or nats.credentials is None or "@" not in nats.url
+
+
+def _one_credential(name: str, spec: QueueWorkerSpec) -> bool:
+    nats = spec.broker.nats
+    if nats is None or nats.credentials is None:
+        return True
+    given = nats.credentials
+    return sum(one is not None for one in (given.token, given.login, given.creds, given.nkey)) == 1
+
+
+def _some_tls(name: str, spec: QueueWorkerSpec) -> bool:
+    nats = spec.broker.nats
+    return nats is None or nats.tls is None or bool(nats.tls.ca or nats.tls.certificate)
+
+
 def _grace(name: str, spec: QueueWorkerSpec) -> bool:
     given = spec.template["spec"].get("terminationGracePeriodSeconds")
     return given is None or given > spec.shutdown_seconds
@@ -71,6 +100,11 @@ def _grace(name: str, spec: QueueWorkerSpec) -> bool:
 def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
     before, after = old.broker.redis, new.broker.redis
     return before is None or after is None or before.key_namespace == after.key_namespace
+
+
+def _same_nats_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
+    before, after = old.broker.nats, new.broker.nats
+    return before is None or after is None or before.namespace == after.namespace
 
 
 RULES: tuple[Rule, ...] = (
@@ -94,10 +128,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "one-broker",
         "spec.broker",
-        "[has(self.redis)].filter(x, x).size() == 1",
-        "set exactly one broker: add broker.redis",
+        "has(self.redis) != has(self.nats)",
+        "set exactly one broker: broker.redis or broker.nats",
         "spec.broker",
-        lambda name, spec: spec.broker.redis is not None,
+        lambda name, spec: (spec.broker.redis is None) != (spec.broker.nats is None),
     ),
     Rule(
         "one-url-source",
@@ -124,6 +158,47 @@ RULES: tuple[Rule, ...] = (
         "correct one of them",
         "spec.broker.redis.topology",
         _sentinel_url,
+    ),
+    Rule(
+        "one-nats-url-source",
+        "spec.broker.nats",
+        "has(self.url) != has(self.secretRef)",
+        "set exactly one of url and secretRef",
+        "spec.broker.nats",
+        _one_nats_source,
+    ),
+    Rule(
+        "nats-url",
+        "spec.broker.nats",
+        "!has(self.url) || self.url.matches('^(nats|tls)://[^?]*$')",
+        "the URL begins with nats:// or tls:// and has no ? with options: name files by credentials and tls",
+        "spec.broker.nats.url",
+        _nats_url,
+    ),
+    Rule(
+        "nats-signs-in-once",
+        "spec.broker.nats",
+        "!has(self.url) || !has(self.credentials) || !self.url.contains('@')",
+        "the URL and credentials both say as whom to sign in: take what is before the @ out of the URL",
+        "spec.broker.nats.credentials",
+        _signs_in_once,
+    ),
+    Rule(
+        "one-nats-credential",
+        "spec.broker.nats",
+        "!has(self.credentials) || [has(self.credentials.token), has(self.credentials.login), "
+        "has(self.credentials.creds), has(self.credentials.nkey)].filter(x, x).size() == 1",
+        "set exactly one of token, login, creds and nkey",
+        "spec.broker.nats.credentials",
+        _one_credential,
+    ),
+    Rule(
+        "nats-tls",
+        "spec.broker.nats",
+        "!has(self.tls) || has(self.tls.ca) || has(self.tls.certificate)",
+        "set ca, certificate or both; to encrypt with what the image trusts, leave tls out and write tls://",
+        "spec.broker.nats.tls",
+        _some_tls,
     ),
     Rule(
         "prefetch",
@@ -153,6 +228,23 @@ TRANSITIONS: tuple[Transition, ...] = (
         "the queue is immutable: create another QueueWorker for the other queue, then delete this one",
         "spec.queue",
         lambda old, new: old.queue == new.queue,
+    ),
+    Transition(
+        "broker-immutable",
+        "spec.broker",
+        "has(self.redis) == has(oldSelf.redis) && has(self.nats) == has(oldSelf.nats)",
+        "messages do not move between kinds of brokers: create another QueueWorker on the other broker, "
+        "then delete this one",
+        "spec.broker",
+        lambda old, new: old.broker.type == new.broker.type,
+    ),
+    Transition(
+        "nats-namespace-immutable",
+        "spec.broker.nats",
+        "self.namespace == oldSelf.namespace",
+        "streams keep their owner: create another QueueWorker with the other namespace, then delete this one",
+        "spec.broker.nats.namespace",
+        _same_nats_namespace,
     ),
     Transition(
         "key-namespace-immutable",

@@ -99,6 +99,7 @@ MANAGED_VARIABLES = frozenset(
     for name in (
         "BROKER_URL",
         "NAMESPACE",
+        "NATS_CREDENTIALS",
         "QUEUE",
         "COROUTINES",
         "PREFETCH",

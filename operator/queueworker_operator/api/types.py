@@ -10,15 +10,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer
 from pydantic.config import JsonDict
 
+from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.schema import Int32, Int64, SecretRef
+from queueworker_operator.api.schema import Model as _Model
 from queueworker_operator.api.template import Template
-
-Int32 = Annotated[int, Field(strict=True, json_schema_extra={"format": "int32"})]
-Int64 = Annotated[int, Field(strict=True, json_schema_extra={"format": "int64"})]
 
 
 def whole_seconds(moment: datetime) -> datetime:
@@ -38,12 +37,6 @@ def _keyed_by(field: str) -> JsonDict:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", use_enum_values=False
-    )
-
-
 class _Tolerant(_Model):
     """Written by us or by the API server, perhaps by a newer one: unknown fields are not errors."""
 
@@ -55,15 +48,6 @@ class Queue(_Model):
 
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]*$")] = Field(
         description="Name of the queue, as producers write it."
-    )
-
-
-class SecretRef(_Model):
-    """One key of a Secret in the namespace of the QueueWorker."""
-
-    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="Name of the Secret.")
-    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(
-        default="url", description="Key in the Secret that holds the broker's URL."
     )
 
 
@@ -98,11 +82,38 @@ class Broker(_Model):
     """Where the queue lives: exactly one member."""
 
     redis: Redis | None = Field(default=None, description="The queue is a Redis list.")
+    nats: Nats | None = Field(default=None, description="The queue is a work queue stream of NATS JetStream.")
 
     @property
     def type(self) -> str:
         """The member that is set, as the printer column shows it."""
-        return "Redis"
+        return "Redis" if self.nats is None else "NATS"
+
+    @property
+    def namespace(self) -> str:
+        """What workers get as QUEUEWORKER_NAMESPACE; empty where no member is set."""
+        if self.redis is not None:
+            return self.redis.key_namespace
+        return "" if self.nats is None else self.nats.namespace
+
+    @property
+    def url(self) -> str | None:
+        """The URL, where the spec has it."""
+        return self._member.url if self._member else None
+
+    @property
+    def secret_ref(self) -> SecretRef | None:
+        """Where the URL is kept instead."""
+        return self._member.secret_ref if self._member else None
+
+    @property
+    def path(self) -> str:
+        """Names the member for people, such as `spec.broker.redis`."""
+        return "spec.broker.redis" if self.nats is None else "spec.broker.nats"
+
+    @property
+    def _member(self) -> Redis | Nats | None:
+        return self.redis if self.nats is None else self.nats
 
 
 class Strategy(StrEnum):
@@ -210,7 +221,8 @@ class QueueWorkerStatus(_Tolerant):
 
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Ready, Available, BrokerReachable, PlacementValid; Reconciling and Stalled while true.",
+        description="Ready, Available, BrokerReachable, PlacementValid; on NATS QueueProvisioned and "
+        "PriorityDrained; Reconciling and Stalled while true.",
         json_schema_extra=_keyed_by("type"),
     )
     observed_generation: Int64 | None = Field(

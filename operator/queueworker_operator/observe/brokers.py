@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 from urllib.parse import urlsplit
 
 from queueworker_operator.api.revisions import broker_identity
+from queueworker_operator.api.template import worker_container
+from queueworker_operator.api.types import Broker as SpecBroker
 from queueworker_operator.api.types import QueueWorkerSpec, Topology
-from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
+from queueworker_operator.observe.priority import priority_fact
+from queueworker_operator.observe.provisioning import differs, not_provisioned
+from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, NoPriority
 from worker_runtime.brokers.base import (
+    Broker,
     BrokerError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    CredentialsUnusableError,
+    NotProvisionedError,
+    QueueUnusableError,
     Timing,
     UnsafePlacementError,
 )
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.nats.address import SCHEMES as NATS_SCHEMES
+from worker_runtime.brokers.nats.broker import NatsBroker, Survey
 
 #: How a URL says it, after the + of its scheme.
 _TOPOLOGIES = {"cluster": Topology.CLUSTER, "sentinel": Topology.SENTINEL}
@@ -28,32 +38,31 @@ async def observe_broker(
     spec: QueueWorkerSpec,
     now: datetime,
     timeout: float = 5.0,
-    topology: Topology | None = None,
+    stand_in: bool = False,
 ) -> BrokerCheck:
     """Reach the broker at `url`, authenticate, and verify that the queue of `spec` may be used there.
 
-    `url` is what workers get: `spec.broker.redis.url`, or what the Secret holds. `now` becomes the time of
-    the observation. `timeout` is in seconds and bounds the whole check. `topology` overrides the one of the
-    spec (a stand-in broker of local mode is always Standalone).
+    `url` is what workers get: that of the spec, or what the Secret holds. `now` becomes the time of
+    the observation. `timeout` is in seconds and bounds the whole check. A `stand_in` was started in local
+    mode for want of the right broker: it is Standalone and has one replica, whatever the spec says.
     """
     identity = broker_identity(spec.broker)
 
     def found(verdict: BrokerVerdict, message: str) -> BrokerCheck:
         return BrokerCheck(verdict, message, now, identity)
 
-    redis = spec.broker.redis
-    if redis is None:
-        return found(BrokerVerdict.INVALID_URL, "spec.broker names no broker: add broker.redis")
-    refused = _wrong_scheme(url, topology or redis.topology)
+    refused = _wrong_scheme(url, spec.broker, stand_in)
     if refused:
         return found(BrokerVerdict.INVALID_URL, refused)
     try:
-        broker = broker_from_url(url, redis.key_namespace, Timing(command_timeout=timeout))
+        broker = broker_from_url(url, spec.broker.namespace, _timing(spec, timeout))
+    except CredentialsUnusableError as error:
+        return found(BrokerVerdict.INVALID_CREDENTIALS, str(error))
     except (BrokerError, ValueError) as error:
         return found(BrokerVerdict.INVALID_URL, str(error))
     try:
         async with asyncio.timeout(timeout):
-            await broker.check(spec.queue.name)
+            survey = await _survey(broker, spec, stand_in)
     except TimeoutError:
         return found(
             BrokerVerdict.TIMEOUT,
@@ -62,6 +71,10 @@ async def observe_broker(
         )
     except UnsafePlacementError as error:
         return found(BrokerVerdict.UNSAFE_PLACEMENT, str(error))
+    except NotProvisionedError as error:
+        return found(BrokerVerdict.QUEUE_NOT_PROVISIONED, not_provisioned(spec, error.missing))
+    except QueueUnusableError as error:
+        return found(BrokerVerdict.QUEUE_UNUSABLE, str(error))
     except BrokerRefusedError as error:
         return found(BrokerVerdict.AUTHENTICATION_FAILED, str(error))
     except (BrokerUnavailableError, BrokerError) as error:
@@ -72,23 +85,58 @@ async def observe_broker(
             BrokerVerdict.CONNECTION_FAILED,
             f"the check of the broker {broker.display_url} failed: {type(error).__name__}: {error}",
         )
+    redis = spec.broker.redis
     return BrokerCheck(
         BrokerVerdict.REACHABLE,
         f"{broker.display_url} answers",
         now,
         identity,
-        clustered=(topology or redis.topology) is Topology.CLUSTER,
+        clustered=redis is not None and redis.topology is Topology.CLUSTER and not stand_in,
+        differs="" if survey is None else differs(spec, survey.differences),
+        priority=NoPriority() if survey is None else priority_fact(survey.priority, now),
     )
 
 
-def _wrong_scheme(url: str, topology: Topology) -> str:
+async def _survey(broker: Broker, spec: QueueWorkerSpec, stand_in: bool) -> Survey | None:
+    """Check it, with what only JetStream can say; None for others. Raises BrokerError."""
+    if not isinstance(broker, NatsBroker):
+        await broker.check(spec.queue.name)
+        return None
+    nats = spec.broker.nats
+    wanted = nats.stream.options() if nats and nats.stream and not stand_in else {}
+    return await broker.survey(spec.queue.name, wanted)
+
+
+def _timing(spec: QueueWorkerSpec, timeout: float) -> Timing:
+    """As the workers of the template have it, where it says so plainly."""
+    timing = Timing(command_timeout=timeout)
+    for entry in worker_container(spec.template).get("env") or ():
+        if entry.get("name") == "QUEUEWORKER_EXPIRY_SECONDS":
+            try:
+                expiry = float(str(entry.get("value", "")))
+            except ValueError:
+                break
+            return replace(timing, expiry=expiry) if 0 < expiry < 1e7 else timing
+    return timing
+
+
+def _wrong_scheme(url: str, broker: SpecBroker, stand_in: bool) -> str:
     """A URL of another broker or topology; empty when it fits. Of it only the scheme is quoted."""
     scheme = urlsplit(url).scheme
-    if f"{scheme}://" in NATS_SCHEMES:
+    is_nats = f"{scheme}://" in NATS_SCHEMES
+    if broker.redis is None:
+        if is_nats:
+            return ""
         return (
-            f"spec.broker.redis names a Redis and the broker's URL begins with {scheme}://: write redis://;"
-            " workers consume NATS, but the operator does not run them there yet"
+            f"spec.broker.nats names NATS and the broker's URL begins with {scheme}://: write nats:// or tls://,"
+            " or name the other broker in spec.broker"
         )
+    if is_nats:
+        return (
+            f"spec.broker.redis names a Redis and the broker's URL begins with {scheme}://: write redis://,"
+            " or spec.broker.nats instead"
+        )
+    topology = Topology.STANDALONE if stand_in else broker.redis.topology
     of_url = _TOPOLOGIES.get(scheme.partition("+")[2], Topology.STANDALONE)
     if of_url is topology:
         return ""

@@ -14,7 +14,7 @@ from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWo
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.children import Child, child_of
-from queueworker_operator.observe.secrets import NoUrl, broker_url
+from queueworker_operator.observe.secrets import NoUrl, broker_access
 from queueworker_operator.plan.facts import BrokerCheck, Facts, Refusal, Unknown, Workers
 
 #: Renders the Deployment of a revision with that many workers, ready to be applied.
@@ -89,10 +89,10 @@ async def _broker(
 ) -> BrokerCheck | Unknown:
     if not usable or not isinstance(resource, QueueWorker):
         return Unknown("the broker was not checked", clock())
-    url = await broker_url(api, resource.metadata.namespace, resource.spec)
-    if isinstance(url, NoUrl):
-        return BrokerCheck(url.verdict, url.message, clock(), broker_identity(resource.spec.broker))
-    return await checks.check(url, resource.spec)
+    access = await broker_access(api, resource.metadata.namespace, resource.spec)
+    if isinstance(access, NoUrl):
+        return BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
+    return await checks.check(access, resource.spec)
 
 
 async def _try(api: ApiServer, owner: Metadata, target: Revision, body: Mapping[str, Any]) -> Refusal | None:

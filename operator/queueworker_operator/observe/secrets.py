@@ -1,4 +1,5 @@
-"""The broker's URL: from the spec, or from one named Secret, which is read and never listed."""
+"""How the broker is reached: what the spec says, and the Secrets that it names, which are read and never
+listed."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from queueworker_operator.api.types import QueueWorkerSpec, SecretRef
-from queueworker_operator.apiserver import ApiServer, NotFoundError, RefusedError, secrets
+from queueworker_operator.api.schema import SecretRef
+from queueworker_operator.api.types import QueueWorkerSpec
+from queueworker_operator.apiserver import ApiServer, Body, NotFoundError, RefusedError, secrets
+from queueworker_operator.observe.access import Access
 from queueworker_operator.plan.facts import BrokerVerdict
 
 
@@ -19,43 +22,75 @@ class NoUrl:
     message: str
 
 
-async def broker_url(api: ApiServer, namespace: str, spec: QueueWorkerSpec) -> str | NoUrl:
-    """The URL that workers get. Raises UnavailableError when the API server does not answer."""
-    redis = spec.broker.redis
-    if redis is None:
-        return NoUrl(BrokerVerdict.INVALID_URL, "spec.broker names no broker: add broker.redis.")
-    if redis.secret_ref is None:
-        return redis.url or ""
-    return await _from_secret(api, namespace, redis.secret_ref)
+async def broker_access(api: ApiServer, namespace: str, spec: QueueWorkerSpec) -> Access | NoUrl:
+    """The URL and the files that workers get. Raises UnavailableError when the API server does not answer."""
+    broker = spec.broker
+    read: dict[str, Body | NoUrl] = {}
+    if broker.secret_ref is None:
+        url: str | NoUrl = broker.url or ""
+    else:
+        scheme = "redis" if broker.nats is None else "nats"
+        url = await _url(api, namespace, broker.secret_ref, f"{broker.path}.secretRef", scheme, read)
+    if isinstance(url, NoUrl):
+        return url
+    files = []
+    for file in broker.nats.files() if broker.nats else ():
+        content = await _value(api, namespace, file.secret, file.key, file.path, file.file, read)
+        if isinstance(content, NoUrl):
+            return content
+        files.append((file.file, content))
+    return Access(url, tuple(files))
 
 
-async def _from_secret(api: ApiServer, namespace: str, ref: SecretRef) -> str | NoUrl:
+async def _value(
+    api: ApiServer, namespace: str, name: str, key: str, path: str, kind: str, read: dict[str, Body | NoUrl]
+) -> bytes | NoUrl:
+    """One key of a Secret. `path` names the field that refers to it, `kind` what belongs there; `read` keeps
+    the Secrets of this look."""
+
     def missing(text: str) -> NoUrl:
         return NoUrl(BrokerVerdict.SECRET_NOT_FOUND, text)
 
-    where = f"the Secret {namespace}/{ref.name}"
-    recipe = f"`kubectl create secret generic {ref.name} --from-literal={ref.key}=redis://...`"
-    try:
-        body = await api.get(secrets(namespace, ref.name))
-    except NotFoundError:
-        return missing(
-            f"{where} does not exist: create it with {recipe}, or correct spec.broker.redis.secretRef."
-        )
-    except RefusedError as error:
-        return missing(f"{where} may not be read by the operator: {error.message}")
+    where = f"the Secret {namespace}/{name}"
+    if name not in read:
+        try:
+            read[name] = await api.get(secrets(namespace, name))
+        except NotFoundError:
+            recipe = f"`kubectl create secret generic {name} {_recipe(key, kind)}`"
+            read[name] = missing(f"{where} does not exist: create it with {recipe}, or correct {path}.")
+        except RefusedError as error:
+            read[name] = missing(f"{where} may not be read by the operator: {error.message}")
+    body = read[name]
+    if isinstance(body, NoUrl):
+        return body
     data = body.get("data") or {}
-    if ref.key not in data:
+    if key not in data:
         keys = ", ".join(sorted(data)) or "none"
-        return missing(
-            f"{where} has no key {ref.key!r} (its keys: {keys}): add it, or set "
-            "spec.broker.redis.secretRef.key."
-        )
+        return missing(f"{where} has no key {key!r} (its keys: {keys}): add it, or correct {path}.")
     try:
-        url = base64.b64decode(data[ref.key], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return missing(f"the key {ref.key!r} of {where} is not text: store the URL as UTF-8.")
-    if not url:
-        return missing(f"the key {ref.key!r} of {where} is empty: store the broker's URL in it.")
+        content = base64.b64decode(data[key], validate=True)
+    except binascii.Error:
+        return missing(f"the key {key!r} of {where} is not base64: store it anew.")
+    return content or missing(f"the key {key!r} of {where} is empty: store what belongs there.")
+
+
+def _recipe(key: str, kind: str) -> str:
+    return f"--from-literal={key}={kind}" if "://" in kind else f"--from-file={key}=FILE"
+
+
+async def _url(
+    api: ApiServer, namespace: str, ref: SecretRef, path: str, scheme: str, read: dict[str, Body | NoUrl]
+) -> str | NoUrl:
+    where = f"the Secret {namespace}/{ref.name}"
+    recipe = f"`kubectl create secret generic {ref.name} {_recipe(ref.key, f'{scheme}://...')}`"
+    content = await _value(api, namespace, ref.name, ref.key, path, f"{scheme}://...", read)
+    if isinstance(content, NoUrl):
+        return content
+    try:
+        url = content.decode()
+    except UnicodeDecodeError:
+        text = f"the key {ref.key!r} of {where} is not text: store the URL as UTF-8."
+        return NoUrl(BrokerVerdict.SECRET_NOT_FOUND, text)
     if url != url.strip():
         return NoUrl(
             BrokerVerdict.INVALID_URL,

@@ -13,6 +13,8 @@ _STALLED = {
     ConditionReason.INVALID_SPEC: EventReason.INVALID_SPEC,
     ConditionReason.INVALID_TEMPLATE: EventReason.INVALID_TEMPLATE,
     ConditionReason.NAME_CONFLICT: EventReason.NAME_CONFLICT,
+    ConditionReason.QUEUE_NOT_PROVISIONED: EventReason.QUEUE_NOT_PROVISIONED,
+    ConditionReason.QUEUE_UNUSABLE: EventReason.QUEUE_UNUSABLE,
     ConditionReason.PROGRESS_DEADLINE_EXCEEDED: EventReason.PROGRESS_DEADLINE_EXCEEDED,
     ConditionReason.DRAIN_OVERDUE: EventReason.DRAIN_OVERDUE,
 }

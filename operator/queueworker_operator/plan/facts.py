@@ -95,6 +95,44 @@ class BrokerVerdict(StrEnum):
     SECRET_NOT_FOUND = "SecretNotFound"
     #: The URL cannot be read or has another scheme.
     INVALID_URL = "InvalidURL"
+    #: Files of spec.broker.nats.credentials or tls contradict each other or cannot be read as what they are.
+    INVALID_CREDENTIALS = "InvalidCredentials"
+    #: It answers, and the queue has not been made there; or what has its names cannot be used for it.
+    QUEUE_NOT_PROVISIONED = "QueueNotProvisioned"
+    QUEUE_UNUSABLE = "QueueUnusable"
+
+
+@dataclass(frozen=True, slots=True)
+class NoPriority:
+    """The broker knows no such subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityWork:
+    """What one look found on the subject that only older workers take from. Counts are of that moment."""
+
+    subject: str
+    pending: int
+    unacknowledged: int
+    #: What the stream holds on the subject, and what of it nobody will be given.
+    stored: int
+    stuck: int
+    #: Grows when a message is handed out: what came and went between two looks shows here.
+    last_sequence: int
+    #: After this long without a sign a message comes back to be handed out again.
+    ack_wait: timedelta
+    #: Whether a consumer of older workers is there.
+    consumed: bool
+    observed_at: datetime
+    #: Since which look nothing was there and nothing moved; None while something is.
+    empty_since: datetime | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self.pending or self.unacknowledged or self.stored)
+
+
+Priority = PriorityWork | NoPriority | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +147,9 @@ class BrokerCheck:
     identity: str
     #: Whether the server is a Redis Cluster, where keys have slots.
     clustered: bool = False
+    #: How a queue that can be used differs from what the spec says, and the way out; empty when it does not.
+    differs: str = ""
+    priority: Priority = NoPriority()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,17 @@ from queueworker_operator.api.types import (
 )
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, RevisionFacts, Unknown
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
+from queueworker_operator.plan.priority import priority_guard
 from queueworker_operator.plan.split import serving
 
 State = Literal["True", "False", "Unknown"]
+
+_OF_THE_BROKER = (
+    ConditionType.BROKER_REACHABLE,
+    ConditionType.PLACEMENT_VALID,
+    ConditionType.QUEUE_PROVISIONED,
+    ConditionType.PRIORITY_DRAINED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,8 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
     )
     if view.broker is not None:
         words |= _broker_words(view.broker)
+        if view.broker_type == "NATS":
+            words |= _queue_words(view.broker)
     if reconciling:
         words[ConditionType.RECONCILING] = reconciling
     if stalled:
@@ -228,16 +238,56 @@ def _broker_words(check: BrokerCheck | Unknown) -> dict[ConditionType, _Word]:
     reachable = _Word("True", ConditionReason.REACHABLE, "The broker answers.")
     match check.verdict:
         case BrokerVerdict.REACHABLE:
-            reason = ConditionReason.SAME_SLOT if check.clustered else ConditionReason.NOT_CLUSTERED
-            text = "All keys share one slot." if check.clustered else "The broker has no slots to split keys."
-            return words(reachable, _Word("True", reason, text))
+            same = _Word("True", ConditionReason.SAME_SLOT, "All keys share one slot.")
+            return words(reachable, same if check.clustered else _NO_SLOTS)
         case BrokerVerdict.UNSAFE_PLACEMENT:
             return words(reachable, _Word("False", ConditionReason.UNSAFE_PLACEMENT, check.message))
+        case BrokerVerdict.QUEUE_NOT_PROVISIONED | BrokerVerdict.QUEUE_UNUSABLE:
+            return words(reachable, _NO_SLOTS)
         case other:
             return words(
                 _Word("False", ConditionReason(other.value), check.message),
                 not_probed("The placement of keys is checked once the broker answers."),
             )
+
+
+_NO_SLOTS = _Word("True", ConditionReason.NOT_CLUSTERED, "The broker has no slots to split keys.")
+
+
+def _queue_words(check: BrokerCheck | Unknown) -> dict[ConditionType, _Word]:
+    """What only JetStream has: a queue that somebody made, and the priority subject of older workers."""
+
+    def words(queue: _Word, priority: _Word) -> dict[ConditionType, _Word]:
+        return {ConditionType.QUEUE_PROVISIONED: queue, ConditionType.PRIORITY_DRAINED: priority}
+
+    def not_probed(what: str) -> _Word:
+        return _Word("Unknown", ConditionReason.NOT_PROBED, what)
+
+    unread = not_probed("The priority subject is read once the queue can be used.")
+    if isinstance(check, Unknown):
+        return words(not_probed(f"{check.reason}."), not_probed(f"{check.reason}."))
+    match check.verdict:
+        case BrokerVerdict.REACHABLE:
+            priority = _priority_word(priority_guard(check.priority))
+            if check.differs:
+                return words(_Word("False", ConditionReason.PROVISIONED_DIFFERENTLY, check.differs), priority)
+            text = "The queue is there, as the spec says."
+            return words(_Word("True", ConditionReason.PROVISIONED, text), priority)
+        case BrokerVerdict.QUEUE_NOT_PROVISIONED | BrokerVerdict.QUEUE_UNUSABLE as refused:
+            return words(_Word("False", ConditionReason(refused.value), check.message), unread)
+        case _:
+            return words(not_probed("The queue is looked for once the broker answers."), unread)
+
+
+def _priority_word(guard: Guard) -> _Word:
+    match guard:
+        case Pass():
+            text = "Nothing is left on the priority subject of older workers."
+            return _Word("True", ConditionReason.PRIORITY_EMPTY, text)
+        case Unknown(reason=reason):
+            return _Word("Unknown", ConditionReason.NOT_PROBED, f"{reason}.")
+        case Wait(reason, message) | Fail(reason, message):
+            return _Word("False", reason, message)
 
 
 def _failure(view: View) -> str:
@@ -276,8 +326,8 @@ def _conditions(
         word = words.get(type_)
         if word is None:
             # What an invalid spec cannot say anew stays; the abnormal-true ones go when they are not true.
-            kept = type_ in (ConditionType.BROKER_REACHABLE, ConditionType.PLACEMENT_VALID)
-            if before and kept:
+            # (The broker stays of one kind, so what only one kind has does not go stale.)
+            if before and type_ in _OF_THE_BROKER:
                 conditions.append(before)
             continue
         unchanged = before is not None and before.status == word.state

@@ -21,12 +21,13 @@ from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
 from queueworker_operator.run.local_broker import Located, Location, NotLocated, WantsEmbedded, locate
 from queueworker_operator.run.local_console import Console
+from queueworker_operator.run.local_credentials import Credentials
+from queueworker_operator.run.local_embedded import EmbeddedBrokers
 from queueworker_operator.run.local_file import BadFileError, LocalFile, parse_text, read_text
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
 from queueworker_operator.run.local_resource import LocalResource, refusal_of
 from queueworker_operator.run.local_state import StateDirectory
 from worker_runtime.brokers.base import BrokerError
-from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 #: Seconds to the next look when nothing is reported: while workers start, and otherwise.
 STARTING, RESYNC = 0.2, 1.0
@@ -39,6 +40,9 @@ _REFUSALS = {
     BrokerVerdict.AUTHENTICATION_FAILED: BROKER_REFUSED,
     BrokerVerdict.UNSAFE_PLACEMENT: BROKER_REFUSED,
     BrokerVerdict.INVALID_URL: BROKER_REFUSED,
+    BrokerVerdict.INVALID_CREDENTIALS: BROKER_REFUSED,
+    BrokerVerdict.QUEUE_NOT_PROVISIONED: BROKER_REFUSED,
+    BrokerVerdict.QUEUE_UNUSABLE: BROKER_REFUSED,
     BrokerVerdict.SECRET_NOT_FOUND: BAD_FILE,
 }
 
@@ -74,7 +78,8 @@ class Local:
         self._resources: dict[str, LocalResource] = {}
         self._text: str | None = None
         self._file = LocalFile()
-        self._embedded: EmbeddedRedis | None = None
+        self._embedded = EmbeddedBrokers(self._say)
+        self._credentials = Credentials(options.state_dir)
         self._wake, self._stop, self._force = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._host = Host(
             cwd=Path.cwd(),
@@ -117,8 +122,8 @@ class Local:
             for resource in self._resources.values():
                 resource.broker.stop()
                 resource.kill()
-            if self._embedded:
-                self._embedded.stop()
+            self._embedded.stop()
+            self._credentials.remove()
             self._phase = "stopped"
             self._write_state()
             self._state_dir.release()
@@ -214,46 +219,22 @@ class Local:
     async def _settle(self, found: Location, resource: LocalResource) -> Location:
         """Replace the wish for a broker of our own by its place, unless the resource lives elsewhere already:
         nothing that runs is moved to an empty broker because a Secret has left the file."""
+        if isinstance(found, Located):
+            return self._credentials.kept(resource.name, found)
         if not isinstance(found, WantsEmbedded):
             return found
         before = resource.location
         if before is not None and not (isinstance(before, Located) and before.embedded):
+            path = resource.accepted.spec.broker.path if resource.accepted else "spec.broker"
             return NotLocated(
-                "The Secret of spec.broker.redis.secretRef is no longer in the file: put it back, "
-                "or give the broker's URL by broker.redis.url."
+                f"The Secret of {path}.secretRef is no longer in the file: put it back, "
+                f"or give the broker's URL by {path.removeprefix('spec.')}.url."
             )
-        return Located(await self._embedded_url(), embedded=True)
-
-    async def _embedded_url(self) -> str:
-        if self._embedded is None:
-            server = EmbeddedRedis(appendonly=True)
-            try:
-                await server.start_async()
-            except BrokerError as error:
-                raise CannotStartError(BROKER_REFUSED, str(error)) from None
-            self._embedded = server
-            self._say(
-                f"an embedded broker serves at {server.url} and forgets everything at the end; "
-                "give your own with --broker URL, or a Secret document in the file"
-            )
-        return self._embedded.url
-
-    def _embedded_directory(self) -> str:
-        """Empty when there is none."""
-        if self._embedded is None or self._phase == "stopped":
-            return ""
-        return str(self._embedded.directory)
-
-    def _keep_embedded(self) -> None:
-        """Start it again if somebody killed it; its data is on disk until the end."""
-        if self._embedded is None:
-            return
+        assert resource.accepted is not None, "only an accepted resource has a broker"
         try:
-            _ = self._embedded.pid
+            return Located(await self._embedded.url_for(resource.accepted.spec), embedded=True)
         except BrokerError as error:
-            self._say(f"{error}; it is started again")
-            with suppress(BrokerError):
-                self._embedded.restart()
+            raise CannotStartError(BROKER_REFUSED, str(error)) from None
 
     def _refuse_bad_brokers(self) -> None:
         """Raises CannotStartError for a broker that will not serve until somebody changes something."""
@@ -278,7 +259,7 @@ class Local:
                 await asyncio.sleep(0.02)  # what changes together is looked at together
 
     async def _pass(self, session: aiohttp.ClientSession) -> None:
-        self._keep_embedded()
+        self._embedded.keep()
         await self._read_file()
         for name, resource in list(self._resources.items()):
             await resource.step(session)
@@ -331,7 +312,7 @@ class Local:
             "state": self._phase,
             "file": str(self._options.file),
             "broker_url": _first_url(resources),
-            "embedded_directory": self._embedded_directory(),
+            "embedded_directories": [] if self._phase == "stopped" else self._embedded.directories(),
             "resources": resources,
         }
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from queueworker_operator.api.revisions import broker_identity
-from queueworker_operator.api.types import QueueWorkerSpec, Topology
+from queueworker_operator.api.types import Broker, QueueWorkerSpec
 from queueworker_operator.observe.brokers import observe_broker
+from queueworker_operator.observe.priority import since
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Unknown
 
 #: The word for --broker that asks for an embedded one.
@@ -24,11 +25,13 @@ class Located:
 
     url: str
     embedded: bool = False
+    #: What the URL is used with, until it is on disk and part of the URL.
+    files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class WantsEmbedded:
-    """Nothing says where the broker is: one of our own is used."""
+    """Nothing says where the broker is: one of our own is used, of the kind that the spec names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +50,35 @@ def locate(spec: QueueWorkerSpec, secrets: Mapping[str, Mapping[str, str]], choi
         return WantsEmbedded()
     if choice is not None:
         return Located(choice)
-    redis = spec.broker.redis
-    if redis is None:
-        return WantsEmbedded()
-    if redis.url is not None:
-        return Located(redis.url)
-    ref = redis.secret_ref
+    broker = spec.broker
+    if broker.url is not None:
+        return _with_files(broker.url, broker, secrets)
+    ref = broker.secret_ref
     if ref is None or ref.name not in secrets:
         return WantsEmbedded()
     url = secrets[ref.name].get(ref.key, "").strip()
     if url:
-        return Located(url)
+        return _with_files(url, broker, secrets)
     keys = ", ".join(sorted(secrets[ref.name])) or "no keys"
     return NotLocated(
         f"Secret {ref.name} in the file has no value under {ref.key} (read {keys}): "
-        "add the broker's URL there, or correct spec.broker.redis.secretRef."
+        f"add the broker's URL there, or correct {broker.path}.secretRef."
     )
+
+
+def _with_files(url: str, broker: Broker, secrets: Mapping[str, Mapping[str, str]]) -> Located | NotLocated:
+    files = []
+    for one in broker.nats.files() if broker.nats else ():
+        value = secrets.get(one.secret, {}).get(one.key, "")
+        if not value:
+            keys = ", ".join(sorted(secrets.get(one.secret, {}))) or "no keys"
+            lacks = f"has no value under {one.key} (read {keys})" if one.secret in secrets else "is not there"
+            return NotLocated(
+                f"{one.path} takes {one.file} from Secret {one.secret} of the file, which {lacks}: add it, "
+                f"or correct {one.path}."
+            )
+        files.append((one.file, value.encode()))
+    return Located(url, files=tuple(files))
 
 
 class BrokerWatch:
@@ -93,7 +109,7 @@ class BrokerWatch:
         while True:
             good = isinstance(self.answer, BrokerCheck) and self.answer.verdict is BrokerVerdict.REACHABLE
             await asyncio.sleep(CALM if good else ANXIOUS)
-            before, self.answer = self.answer, await self._check()
+            before, self.answer = self.answer, _after(self.answer, await self._check())
             if _verdict(before) != _verdict(self.answer):
                 self._wake()
 
@@ -101,15 +117,19 @@ class BrokerWatch:
         assert self._asked is not None
         spec, location = self._asked
         match location:
-            case Located(url, embedded):
-                return await observe_broker(
-                    url, spec, self._clock(), topology=Topology.STANDALONE if embedded else None
-                )
+            case Located(url=url, embedded=embedded):
+                return await observe_broker(url, spec, self._clock(), stand_in=embedded)
             case NotLocated(message):
                 identity = broker_identity(spec.broker)
                 return BrokerCheck(BrokerVerdict.SECRET_NOT_FOUND, message, self._clock(), identity)
             case WantsEmbedded():
                 return Unknown("the embedded broker has not started yet", self._clock())
+
+
+def _after(before: BrokerCheck | Unknown, found: BrokerCheck | Unknown) -> BrokerCheck | Unknown:
+    if isinstance(before, BrokerCheck) and isinstance(found, BrokerCheck):
+        return replace(found, priority=since(before.priority, found.priority))
+    return found
 
 
 def _verdict(answer: BrokerCheck | Unknown) -> object:

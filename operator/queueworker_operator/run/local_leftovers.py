@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from queueworker_operator.act.processes import started_at
+from worker_runtime.brokers.nats.server import EmbeddedNats
+from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 #: Seconds that they get before they are killed. They were told to stop when their parent died.
 PATIENCE = 60.0
-#: How the directory of an embedded broker is named.
-EMBEDDED_PREFIX = "queueworker-redis-"
+#: How the directories of embedded brokers are named.
+EMBEDDED_PREFIXES = (EmbeddedRedis.prefix, EmbeddedNats.prefix)
 
 
 def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
@@ -32,10 +34,11 @@ def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def forget_embedded(state: dict[str, Any]) -> None:
-    """Remove what an embedded broker of an old up.json left on disk. It ended with its `up`."""
-    kept = state.get("embedded_directory")
-    if state.get("state") != "stopped" and isinstance(kept, str) and EMBEDDED_PREFIX in Path(kept).name:
-        shutil.rmtree(kept, ignore_errors=True)
+    """Remove what embedded brokers of an old up.json left on disk. They ended with their `up`."""
+    kept = state.get("embedded_directories")
+    for directory in kept if state.get("state") != "stopped" and isinstance(kept, list) else ():
+        if isinstance(directory, str) and Path(directory).name.startswith(EMBEDDED_PREFIXES):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 async def outlive(left: list[tuple[int, int]], say: Callable[[str], None]) -> None:

@@ -1,17 +1,34 @@
-"""What a NATS URL says: which servers, as whom, over TLS or not."""
+"""What a NATS URL says: which servers, as whom, over TLS or not.
+
+Credentials may lie in a directory, as a Secret is mounted: by `?credentials=DIRECTORY`, or by the setting
+QUEUEWORKER_NATS_CREDENTIALS. Its files are read anew for each connection, since what is mounted may change.
+"""
 
 from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
-from worker_runtime.brokers.base import BrokerUsageError
+from worker_runtime.brokers.base import BrokerUsageError, CredentialsUnusableError
 
 SCHEMES = ("nats://", "tls://")
 #: Options after the question mark, each a path of a file.
 FILES = ("creds", "nkey", "tls_ca", "tls_cert", "tls_key")
+#: The option that names a directory, and the files that it may hold: the option that each stands for. The
+#: names are those of Secrets of the types kubernetes.io/basic-auth and kubernetes.io/tls.
+CREDENTIALS = "credentials"
+DIRECTORY = {
+    "creds": "creds",
+    "nkey": "nkey",
+    "token": "token",
+    "username": "username",
+    "password": "password",
+    "ca.crt": "tls_ca",
+    "tls.crt": "tls_cert",
+    "tls.key": "tls_key",
+}
 _PORT = 4222
 
 
@@ -22,6 +39,30 @@ class Server:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of the encrypted connection. None: the system's authorities; no certificate of our own."""
+
+    authority: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Made anew for each connection. Raises CredentialsUnusableError."""
+        try:
+            context = ssl.create_default_context(
+                cafile=None if self.authority is None else str(self.authority)
+            )
+            if self.certificate is not None:
+                context.load_cert_chain(str(self.certificate), None if self.key is None else str(self.key))
+        except (OSError, ssl.SSLError) as error:
+            named = ", ".join(str(one) for one in (self.authority, self.certificate, self.key) if one)
+            raise CredentialsUnusableError(
+                f"the certificates of the broker ({named}) cannot be loaded: {error}"
+            ) from None
+        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +78,11 @@ class Address:
     creds: Path | None = None
     #: A file with an NKey's seed.
     nkey: Path | None = None
+    #: A file with a token; files with a user's name and password.
+    token_file: Path | None = None
+    login: tuple[Path, Path] | None = None
     #: Set when the connection must be encrypted.
-    tls: ssl.SSLContext | None = None
+    tls: Tls | None = None
 
 
 def parse_address(url: str) -> Address:
@@ -51,11 +95,16 @@ def parse_address(url: str) -> Address:
     servers = tuple(_server(host) for host in hosts.rstrip("/").split(","))
     options = _options(query)
     user, colon, password = credentials.partition(":")
-    ways: list[str] = [name for name in ("creds", "nkey") if name in options]
-    ways += ["a user and password"] if at and colon else ["a token"] if at else []
+    if ("username" in options) != ("password" in options):
+        there = options.get("username") or options["password"]
+        raise CredentialsUnusableError(
+            f"{there.parent} has a {there.name} and not the other one of username and password; add it"
+        )
+    ways: list[str] = [name for name in ("creds", "nkey", "token", "username") if name in options]
+    ways += ["a user and password in it"] if at and colon else ["a token in it"] if at else []
     if len(ways) > 1:
-        raise BrokerUsageError(
-            f"the broker URL signs in twice, by {' and by '.join(ways)}; leave one of them out"
+        raise CredentialsUnusableError(
+            f"the broker URL signs in twice, by {' and by '.join(ways)}; leave all but one of them out"
         )
     shown = f"{unquote(user)}@" if at and colon else "...@" if at else ""
     return Address(
@@ -66,8 +115,20 @@ def parse_address(url: str) -> Address:
         token=unquote(user) if at and not colon else "",
         creds=options.get("creds"),
         nkey=options.get("nkey"),
+        token_file=options.get("token"),
+        login=(options["username"], options["password"]) if "username" in options else None,
         tls=_tls(options) if scheme == "tls" or any(name.startswith("tls_") for name in options) else None,
     )
+
+
+def with_credentials(url: str, directory: str) -> str:
+    """The URL of a NATS broker with a directory of credentials; any other URL, and one that names such a
+    directory itself, as it is."""
+    scheme, separator, rest = url.partition("://")
+    _, question, query = rest.partition("?")
+    if not separator or f"{scheme}://" not in SCHEMES or CREDENTIALS in parse_qs(query):
+        return url
+    return f"{url}{'&' if question else '?'}{CREDENTIALS}={quote(directory)}"
 
 
 def _server(text: str) -> Server:
@@ -89,24 +150,36 @@ def _server(text: str) -> Server:
 def _options(query: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name, values in parse_qs(query, keep_blank_values=True).items():
-        if name not in FILES:
-            raise BrokerUsageError(f"the broker URL has the option {name!r}; allowed are {', '.join(FILES)}")
         path = Path(values[-1])
+        if name == CREDENTIALS:
+            found |= _in_directory(path)
+            continue
+        if name not in FILES:
+            allowed = ", ".join((*FILES, CREDENTIALS))
+            raise BrokerUsageError(f"the broker URL has the option {name!r}; allowed are {allowed}")
         if not path.is_file():
             raise BrokerUsageError(f"the broker URL names {path} as {name}; there is no such file")
         found[name] = path
     return found
 
 
-def _tls(options: dict[str, Path]) -> ssl.SSLContext:
-    authority = options.get("tls_ca")
+def _in_directory(directory: Path) -> dict[str, Path]:
     try:
-        context = ssl.create_default_context(cafile=None if authority is None else str(authority))
-        if "tls_cert" in options:
-            key = options.get("tls_key")
-            context.load_cert_chain(str(options["tls_cert"]), None if key is None else str(key))
-    except (OSError, ssl.SSLError) as error:
-        raise BrokerUsageError(
-            f"the certificates named in the broker URL cannot be loaded: {error}"
+        held = {path.name for path in directory.iterdir()}
+    except OSError as error:
+        raise CredentialsUnusableError(
+            f"the directory of NATS credentials {directory} cannot be read: {error.strerror or error}"
         ) from None
-    return context
+    found = {option: directory / name for name, option in DIRECTORY.items() if name in held}
+    if not found:
+        raise CredentialsUnusableError(
+            f"the directory of NATS credentials {directory} has none of {', '.join(DIRECTORY)}; put the ones"
+            " there that the server asks for"
+        )
+    return found
+
+
+def _tls(options: dict[str, Path]) -> Tls:
+    tls = Tls(options.get("tls_ca"), options.get("tls_cert"), options.get("tls_key"))
+    tls.context()  # told here rather than at each connection
+    return tls

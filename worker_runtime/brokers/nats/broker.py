@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from worker_runtime.brokers.base import (
     MAX_TAKEOVERS,
-    BrokerRefusedError,
+    BrokerError,
     BrokerUsageError,
     Consumer,
     Fences,
     Inspector,
     Maintenance,
     Publisher,
+    QueueUnusableError,
     Renewer,
     Timing,
     WorkerIdentity,
@@ -28,10 +30,21 @@ from worker_runtime.brokers.nats.maintenance import NatsMaintenance
 from worker_runtime.brokers.nats.names import QueueNames, names_of
 from worker_runtime.brokers.nats.publisher import NatsPublisher
 from worker_runtime.brokers.nats.renewer import NatsRenewer
+from worker_runtime.brokers.nats.survey import PriorityReading, differences, read_priority
 
 #: Older ones delete messages of a replicated work queue that were handed out `max_deliver` times
 #: (nats-io/nats-server#7817): consumers of older processes have such a limit.
 OLDEST_VERSION = (2, 12, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What an operator learns of a queue."""
+
+    #: How the queue differs from what was wanted, one text each.
+    differences: tuple[str, ...]
+    #: What is left on the priority subject, or why that could not be read.
+    priority: PriorityReading | BrokerError
 
 
 class NatsBroker:
@@ -53,13 +66,29 @@ class NatsBroker:
         try:
             wire = await link.opened()
             if wire.version < OLDEST_VERSION:
-                raise BrokerRefusedError(
+                raise QueueUnusableError(
                     f"NATS at {wire.name} is version {wire.info.get('version')}; at least"
                     f" {'.'.join(map(str, OLDEST_VERSION))} is needed"
                 )
             self._terms_of(queue).lease = await topology.check(link, names, self._timing)
         finally:
             await link.close()
+
+    async def survey(self, queue: str, wanted: Mapping[str, Any]) -> Survey:
+        """What `check` verifies, how the queue differs from `wanted` (options of a `Plan`), and what is left
+        on its priority subject. Needs no right but to ask. Raises BrokerError as `check`."""
+        await self.check(queue)
+        names = self._names(queue)
+        link = self._link("survey")
+        try:
+            differ = await differences(link, names, wanted)
+            try:
+                priority: PriorityReading | BrokerError = await read_priority(link, names)
+            except BrokerError as error:
+                priority = error
+        finally:
+            await link.close()
+        return Survey(differ, priority)
 
     def timing(self, queue: str) -> Timing:
         """See `Broker.timing`."""

@@ -14,6 +14,8 @@ from worker_runtime.brokers.base import BrokerUsageError
 
 #: The durable that all workers of a queue share.
 DURABLE = "worker"
+#: The durable of older workers on the priority subject.
+PRIORITY_DURABLE = "worker_priority"
 #: Where a stream says which queue of which namespace it belongs to.
 IDENTITY = "utopia_queue_identity"
 

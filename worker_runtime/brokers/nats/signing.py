@@ -28,6 +28,11 @@ def credentials(address: Address, nonce: str) -> dict[str, Any]:
     if address.nkey is not None:
         public, signature = _signature(address.nkey, _read(address.nkey).strip(), nonce)
         return {"nkey": public, "sig": signature}
+    if address.token_file is not None:
+        return {"auth_token": _word(address.token_file)}
+    if address.login is not None:
+        user, password = (_word(path) for path in address.login)
+        return {"user": user, "pass": password}
     if address.token:
         return {"auth_token": address.token}
     if address.username:
@@ -40,6 +45,11 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BrokerRefusedError(f"the credentials in {path} cannot be read: {error}") from None
+
+
+def _word(path: Path) -> str:
+    """Editors and shells end a file with a newline that is no part of the secret."""
+    return _read(path).rstrip("\r\n")
 
 
 def _signature(path: Path, seed: str, nonce: str) -> tuple[str, str]:

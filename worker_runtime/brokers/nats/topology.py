@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker_runtime.brokers.base import BrokerRefusedError, Timing
+from worker_runtime.brokers.base import NotProvisionedError, QueueUnusableError, Timing
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, IDENTITY, QueueNames
@@ -108,18 +108,18 @@ def consumer(names: QueueNames, plan: Plan) -> dict[str, Any]:
 
 
 def check_owner(names: QueueNames, config: Mapping[str, Any], where: str) -> None:
-    """Raises BrokerRefusedError when a stream of one of our names belongs to another queue."""
+    """Raises QueueUnusableError when a stream of one of our names belongs to another queue."""
     owner = (config.get("metadata") or {}).get(IDENTITY)
     name = config["name"]
     if owner is not None and owner != names.identity:
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"NATS at {where}: the stream {name} belongs to the queue {owner!r}, not to {names.identity!r}"
             " (length of the namespace, namespace, queue); use another queue name, or one account for each"
             " namespace"
         )
     wanted = {names.stream: names.normal, names.dead_stream: names.dead}.get(name)
     if wanted is not None and wanted not in config.get("subjects", ()):
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"NATS at {where}: the stream {name} takes {', '.join(config.get('subjects', ())) or 'nothing'}"
             f" and not {wanted}; it was made for something else: rename that, or use another queue name"
         )
@@ -194,17 +194,17 @@ def _same(held: Any, wanted: Any) -> bool:
 def _check_consumer(names: QueueNames, config: Mapping[str, Any], where: str) -> None:
     of = f"NATS at {where}: the consumer {DURABLE} of {names.stream}"
     if config.get("ack_policy") != "explicit":
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"{of} has the ack policy {config.get('ack_policy')!r}; only 'explicit' loses nothing. Delete it"
             f" and run: queueworker provision {names.queue}"
         )
     if config.get("deliver_subject"):
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"{of} pushes to {config['deliver_subject']}; workers need one that is pulled"
         )
     filters = config.get("filter_subjects") or [config.get("filter_subject", "")]
     if filters != [names.normal]:
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"{of} takes {', '.join(filters) or 'everything'} and not {names.normal} alone; delete it and"
             f" run: queueworker provision {names.queue}"
         )
@@ -215,28 +215,25 @@ async def check(link: Link, names: QueueNames, timing: Timing) -> Lease:
     for name in (names.stream, names.dead_stream, names.books):
         info = await api.stream_info(link, name)
         if info is None:
-            raise BrokerRefusedError(
-                f"NATS at {link.name} has no stream {name}; run: queueworker provision {names.queue}"
-            )
+            raise NotProvisionedError(f"NATS at {link.name} has no stream {name}", names.queue)
         check_owner(names, info["config"], link.name)
     info = await api.stream_info(link, names.stream)
     assert info is not None
     retention = info["config"].get("retention")
     if retention != "workqueue":
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"NATS at {link.name}: the stream {names.stream} keeps messages by {retention!r}; a queue needs"
             " 'workqueue', where one worker gets each of them"
         )
     described = await api.consumer_info(link, names.stream, DURABLE)
     if described is None:
-        raise BrokerRefusedError(
-            f"NATS at {link.name}: the stream {names.stream} has no consumer {DURABLE}; run: queueworker"
-            f" provision {names.queue}"
+        raise NotProvisionedError(
+            f"NATS at {link.name}: the stream {names.stream} has no consumer {DURABLE}", names.queue
         )
     _check_consumer(names, described["config"], link.name)
     lease = read_lease(described)
     if lease.shortest < timing.renewal_period:
-        raise BrokerRefusedError(
+        raise QueueUnusableError(
             f"NATS at {link.name}: the consumer {DURABLE} of {names.stream} takes work back after"
             f" {lease.shortest:g} s without a sign, and this worker renews every"
             f" {timing.renewal_period:g} s (a third of the expiry); set QUEUEWORKER_EXPIRY_SECONDS to"

@@ -95,7 +95,7 @@ class Wire(asyncio.Protocol):
             import ssl
 
             assert self._transport is not None
-            context = address.tls or ssl.create_default_context()
+            context = ssl.create_default_context() if address.tls is None else address.tls.context()
             upgraded = await self._loop.start_tls(self._transport, self, context, server_hostname=server.host)
             self._transport = cast(asyncio.Transport, upgraded)
         hello = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import os
 import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 from worker_runtime.brokers.base import BrokerUnavailableError
 from worker_runtime.brokers.embedded import EmbeddedServer
@@ -50,19 +48,6 @@ class EmbeddedRedis(EmbeddedServer):
         self._appendonly = appendonly
         self._args = tuple(args)
         self._binary = binary
-
-    async def start_async(self) -> Self:
-        """As `start`, without blocking the event loop."""
-        deadline = self._launch()
-        while not self._answers(deadline):  # noqa: ASYNC110 - another process has no event to wait for
-            await asyncio.sleep(0.01)
-        return self
-
-    async def __aenter__(self) -> Self:
-        return await self.start_async()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.stop()
 
     def _command(self) -> list[str]:
         binary = self._binary or find_redis_server()
