@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 
 from worker_runtime.brokers.base import (
     BrokerError,
+    BrokerFullError,
     BrokerUnavailableError,
     PayloadRefusedError,
     Publisher,
@@ -76,6 +78,7 @@ class Outbox:
 
     async def _send(self) -> None:
         failures = 0
+        size = BATCH
         while True:
             if not self._unsent:
                 if self._closing:
@@ -84,10 +87,17 @@ class Outbox:
                 await self._changed.wait()
                 continue
             queue, payloads = next(iter(self._unsent.items()))
-            batch = payloads[:BATCH]
+            batch = payloads[:size]
             try:
                 await self._publisher.publish_many(queue, batch)
-            except BrokerUnavailableError as error:
+            except PayloadRefusedError as error:
+                if len(batch) > 1:  # Nothing of it is published. Which one is it?
+                    size = len(batch) // 2
+                    continue
+                self._refused += 1
+                log.error("an enqueued message was refused: %s", error, extra={"queue": queue})
+            except (BrokerUnavailableError, BrokerFullError) as error:
+                self._sent(queue, error.confirmed)
                 failures += 1
                 if failures == 1:
                     log.warning("enqueued messages wait for the broker: %s", error, extra={"queue": queue})
@@ -96,11 +106,22 @@ class Outbox:
                 await asyncio.sleep(min(0.1 * 2**failures, 5.0))
                 continue
             except BrokerError as error:
-                self._refused += len(batch)
-                log.error("%d enqueued messages were refused: %s", len(batch), error, extra={"queue": queue})
+                refused = len(batch) - len(error.confirmed)
+                self._refused += refused
+                log.error("%d enqueued messages were refused: %s", refused, error, extra={"queue": queue})
             failures = 0
-            del payloads[: len(batch)]
-            if not payloads:
-                del self._unsent[queue]
-            self._count -= len(batch)
-            self._room.set()
+            size = min(BATCH, size * 2)
+            self._sent(queue, range(len(batch)))
+
+    def _sent(self, queue: str, indexes: Collection[int]) -> None:
+        """These of the queue's unsent messages need nothing more."""
+        if not indexes:
+            return
+        gone = set(indexes)
+        payloads = [one for index, one in enumerate(self._unsent[queue]) if index not in gone]
+        if payloads:
+            self._unsent[queue] = payloads
+        else:
+            del self._unsent[queue]
+        self._count -= len(gone)
+        self._room.set()

@@ -293,7 +293,8 @@ async def test_a_publish_without_a_confirmation_says_what_is_known(
     async with NatsProxy(nats_server.port, lose) as proxy:
         publisher = on_nats.nats(SHORT, proxy.url).publisher()
         with pytest.raises(
-            BrokerUnavailableError, match="of 10 for q, 9 are published, 1 may be, the others are not"
+            BrokerUnavailableError,
+            match="of 10 messages for q, 9 are published, 1 may be, the others are not",
         ):
             await publisher.publish_many("q", [b"%d" % n for n in range(10)])
         await publisher.close()

@@ -191,6 +191,16 @@ async def test_what_cannot_be_published_is_refused_with_a_reason(bench: Bench) -
     assert bench.ready() == []
 
 
+async def test_what_is_refused_in_the_background_takes_no_neighbour_with_it(bench: Bench) -> None:
+    app = App(bench.url, bench.namespace)
+    for n in range(300):
+        await app.enqueue("q", b"{not json" if n in (7, 8, 200) else {"n": n})
+    with pytest.raises(BrokerUnavailableError, match="3 enqueued messages"):
+        await app.close()
+    sent = [json.loads(envelope)["payload"]["n"] for envelope in bench.ready()]
+    assert sent == [n for n in range(300) if n not in (7, 8, 200)]
+
+
 async def test_close_tells_how_many_enqueued_messages_were_not_sent() -> None:
     app = App(f"redis://127.0.0.1:{free_port()}", timing=Timing(command_timeout=0.2))
     await app.enqueue("q", {})

@@ -81,6 +81,9 @@ class Action(Enum):
 class BrokerError(Exception):
     """Base of all errors that a broker raises. The text names the object, what was read and the way out."""
 
+    #: Of several messages that were to be published, those that surely are, by their index.
+    confirmed: frozenset[int] = frozenset()
+
 
 class BrokerUsageError(BrokerError):
     """What was asked for cannot be used: the broker's URL, the namespace, or a name. Nothing was sent."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from worker_runtime.brokers.base import BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.base import BrokerFullError, BrokerRefusedError, BrokerUnavailableError
 from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.wire import LostReplyError, decode_headers
@@ -19,6 +19,18 @@ from worker_runtime.brokers.nats.wire import LostReplyError, decode_headers
 NO_MESSAGE, NO_CONSUMER, NO_STREAM = 10037, 10014, 10059
 #: Refusals that pass by themselves: no leader, no quorum, out of some resource for a moment.
 _LATER = frozenset({10005, 10008, 10009, 10023, 10039, 10074, 10118, 10120, 10164, 10167})
+#: There is no room; it will be taken when somebody has made some.
+_FULL = frozenset({10002, 10028, 10047, 10077})
+#: What to do about a refusal.
+_WAYS_OUT = {
+    10002: "raise the JetStream limits of the account, or let workers take what waits there",
+    10023: "its servers lack storage or replicas: see max_file and max_mem of their jetstream blocks",
+    10026: "raise the account's or the stream's limit for consumers",
+    10027: "raise max_streams of the account: each queue needs three",
+    10028: "raise max_mem of the account or its servers, or let workers take what waits there",
+    10047: "raise max_file of the account or its servers, or let workers take what waits there",
+    10077: "raise the limits of the stream, or let workers take what waits there",
+}
 
 
 class ApiError(BrokerRefusedError):
@@ -59,6 +71,10 @@ def read_answer(reply: Reply, where: str, doing: str) -> dict[str, Any]:
     if error:
         code = int(error.get("err_code", error.get("code", 0)))
         text = f"NATS at {where} cannot {doing}: {error.get('description', 'it does not say why')} ({code})"
+        if code in _WAYS_OUT:
+            text += f"; {_WAYS_OUT[code]}"
+        if code in _FULL:
+            raise BrokerFullError(text)
         if code in _LATER:
             raise BrokerUnavailableError(text)
         raise ApiError(text, code)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from worker_runtime.brokers.base import BrokerError, BrokerUnavailableError, PayloadRefusedError
+from worker_runtime.brokers.base import (
+    BrokerError,
+    BrokerFullError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    PayloadRefusedError,
+)
 from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import read_pub_ack
 from worker_runtime.brokers.nats.dead import RESERVED
@@ -79,42 +85,46 @@ class NatsPublisher:
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self._patience, _FIRST_PAUSE
         while True:
-            replies: list[Reply] = []
+            replies: dict[int, Reply] = {}
             try:
-                await self._link.ask(chunk, lambda _, reply, into=replies: into.append(reply))  # type: ignore[misc]
+                await self._link.ask(chunk, replies.__setitem__)
             except BrokerUnavailableError as error:
-                raise BrokerUnavailableError(
-                    f"{error}; of {total} messages for {queue}, {before} are published, the others are not"
-                ) from None
-            nobody = sum(reply.status == NOBODY for reply in replies)
+                text = f"{error}; of {total} messages for {queue}, {before} are published, the others are not"
+                raise _confirming(BrokerUnavailableError(text), range(before)) from None
+            nobody = sum(reply.status == NOBODY for reply in replies.values())
             if nobody < len(chunk) or loop.time() + pause > until:
                 break
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._judge(queue, replies, len(chunk), before, total)
 
-    def _judge(self, queue: str, replies: Sequence[Reply], asked: int, before: int, total: int) -> None:
-        confirmed = 0
+    def _judge(self, queue: str, replies: Mapping[int, Reply], asked: int, before: int, total: int) -> None:
+        confirmed = list(range(before))
         refusal: BrokerError | None = None
-        for reply in replies:
+        for index, reply in replies.items():
             try:
                 read_pub_ack(reply, self._link.name, f"publish to {queue}")
             except BrokerError as error:
                 refusal = refusal or error
             else:
-                confirmed += 1
+                confirmed.append(before + index)
         lost = asked - len(replies)
+        known = f"of {total} messages for {queue}, {len(confirmed)} are published"
         if lost:
-            raise LostReplyError(
-                f"NATS at {self._link.name} did not confirm {lost} messages; of {total} for {queue},"
-                f" {before + confirmed} are published, {lost} may be, the others are not"
-            )
+            text = f"NATS at {self._link.name} did not confirm {lost} messages; {known}, {lost} may be, the"
+            raise _confirming(LostReplyError(f"{text} others are not"), confirmed)
         if refusal is not None:
-            kind = BrokerUnavailableError if isinstance(refusal, BrokerUnavailableError) else BrokerError
-            raise kind(f"{refusal}; of {total} messages for {queue}, {before + confirmed} are published")
+            kinds = (BrokerUnavailableError, BrokerFullError, BrokerRefusedError)
+            kind = next(one for one in kinds if isinstance(refusal, one))
+            raise _confirming(kind(f"{refusal}; {known}"), confirmed)
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _confirming(error: BrokerError, confirmed: Iterable[int]) -> BrokerError:
+    error.confirmed = frozenset(confirmed)
+    return error
 
 
 def _chunks(requests: Sequence[Request]) -> list[list[Request]]:

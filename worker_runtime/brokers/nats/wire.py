@@ -35,6 +35,12 @@ class NotSentError(BrokerUnavailableError):
     """It did not leave this process."""
 
 
+#: A part of what the server says before it ends a connection, and what to do about it.
+_WAYS_OUT = (
+    ("connections exceeded", "; a worker process holds four connections for each job: raise max_connections"),
+    ("subscriptions exceeded", "; a connection has up to two subscriptions: raise max_subscriptions"),
+)
+
 #: Subject, headers (complete, or empty), payload.
 Request = tuple[str, bytes, bytes]
 #: Reply subject and payload of what arrived in the inbox with a reply subject.
@@ -323,7 +329,8 @@ class Wire(asyncio.Protocol):
             self._answers.refuse(subject.encode(), Reply(403, b"NATS/1.0 403 " + text.encode(), b""))
             return
         denied = ("authorization", "authentication", "maximum payload", "account", "user")
-        self._lose(f"it said {text!r}", refused=text.lower().startswith(denied))
+        way_out = next((out for said, out in _WAYS_OUT if said in text.lower()), "")
+        self._lose(f"it said {text!r}{way_out}", refused=text.lower().startswith(denied))
 
 
 def _reply(headers: bytes, payload: bytes) -> Reply:

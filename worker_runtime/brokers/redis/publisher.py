@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from worker_runtime.brokers.base import BrokerUnavailableError, Timing
+from worker_runtime.brokers.base import (
+    BrokerError,
+    BrokerFullError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    Timing,
+)
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.links import QueueLinks
@@ -53,21 +59,23 @@ class RedisPublisher:
                 await link.call(
                     ("LPUSH", keys.ready, *chunk), "publish", patience=self._timing.command_timeout
                 )
-            except LostReplyError as error:
-                raise LostReplyError(
-                    f"{error}; of {len(pids)} messages for {queue}, {confirmed} are published,"
-                    f" the next {len(chunk)} may be, the others are not"
-                ) from None
-            except BrokerUnavailableError as error:
-                raise BrokerUnavailableError(
-                    f"{error}; of {len(pids)} messages for {queue}, {confirmed} are published,"
-                    " the others are not"
-                ) from None
+            except BrokerError as error:
+                raise _told(error, len(chunk), confirmed, len(pids), queue) from None
             confirmed += len(chunk)
         return pids
 
     async def close(self) -> None:
         await self._links.close()
+
+
+def _told(error: BrokerError, asked: int, before: int, total: int, queue: str) -> BrokerError:
+    """The same error with what became of the messages."""
+    maybe = f" the next {asked} may be," if isinstance(error, LostReplyError) else ""
+    text = f"{error}; of {total} messages for {queue}, {before} are published,{maybe} the others are not"
+    kinds = (LostReplyError, BrokerUnavailableError, BrokerFullError, BrokerRefusedError)
+    told = next((kind(text) for kind in kinds if isinstance(error, kind)), error)
+    told.confirmed = frozenset(range(before))
+    return told
 
 
 def _chunks(envelopes: Sequence[bytes]) -> list[list[bytes]]:
