@@ -12,12 +12,22 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
 from queueworker_operator.api.types import (
     InvalidQueueWorker,
+    Protocol,
     QueueWorker,
     QueueWorkerStatus,
     RolloutStatus,
     StableStatus,
 )
-from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Facts, RevisionFacts, Unknown, Workers
+from queueworker_operator.plan.facts import (
+    BrokerCheck,
+    BrokerVerdict,
+    Facts,
+    QueueFacts,
+    RevisionFacts,
+    Unknown,
+    Workers,
+)
+from queueworker_operator.plan.queue_facts import LiveWorkers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -103,6 +113,7 @@ def seen(
         available=available,
         alive=max(desired, available) if alive is None else alive,
         created=created,
+        protocol=revision.protocol,
         **more,
     )
 
@@ -115,14 +126,43 @@ def broker(resource: QueueWorker, verdict: BrokerVerdict, message: str, now: dat
     return BrokerCheck(verdict, message, now, broker_identity(resource.spec.broker))
 
 
+def queue(
+    resource: QueueWorker, *revisions: RevisionFacts, now: datetime = START, **changes: Any
+) -> QueueFacts:
+    """A reading of an empty queue on which every available worker has announced itself."""
+    live = {
+        r.name: LiveWorkers(capable=r.available, receiving=r.available)
+        for r in revisions
+        if r.protocol is Protocol.RESERVATION and r.available
+    }
+    content: dict[str, Any] = {
+        "observed_at": now,
+        "identity": broker_identity(resource.spec.broker),
+        "has_registry": True,
+        "primary": True,
+        "staging": 0,
+        "reserved": 0,
+        "owned": 0,
+        "delayed": 0,
+        "live": live,
+        "quiet_since": now - timedelta(seconds=600),
+    }
+    return QueueFacts(**(content | changes))
+
+
 def facts(
     resource: QueueWorker,
     *revisions: RevisionFacts,
     check: BrokerCheck | Unknown | None = None,
+    reading: QueueFacts | Unknown | None = None,
     now: datetime = START,
     **more: Any,
 ) -> Facts:
-    return Facts(Workers(revisions, now, **more), check or reachable(resource, now))
+    return Facts(
+        Workers(revisions, now, **more),
+        check or reachable(resource, now),
+        reading or queue(resource, *revisions, now=now),
+    )
 
 
 def stable_status(revision: Revision, **more: Any) -> QueueWorkerStatus:
@@ -135,6 +175,8 @@ def stable_status(revision: Revision, **more: Any) -> QueueWorkerStatus:
     return QueueWorkerStatus(stable=stable, **more)
 
 
+#: A worker that speaks an older protocol.
+OLD = image_revision("demo:old", spec__protocol="Legacy")
 V1, V2, V3 = (image_revision(f"demo:v{n}") for n in (1, 2, 3))
 GONE = {"metadata__deletionTimestamp": "2026-01-01T00:00:00Z"}
 
@@ -148,7 +190,7 @@ def wants(image: str, replicas: int, status: QueueWorkerStatus | None = None, **
 
 def on(stable: str, target: str | None = None, stage: Stage = Stage.PROMOTING) -> QueueWorkerStatus:
     """A previous status: that revision is stable; with a target, the change to it is under way."""
-    revisions = {"v1": V1, "v2": V2, "v3": V3}
+    revisions = {"v1": V1, "v2": V2, "v3": V3, "old": OLD}
     rollout = RolloutStatus(target=(revisions[target or stable]).name, stage=stage if target else Stage.IDLE)
     return stable_status(revisions[stable], rollout=rollout)
 

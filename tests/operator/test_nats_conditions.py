@@ -24,7 +24,18 @@ from queueworker_operator.plan.facts import (
 from queueworker_operator.plan.guards import Fail, Pass, Wait
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.priority import priority_guard
-from tests.operator.resources import START, after, broker, facts, invalid, seen, target_of, template, worker
+from tests.operator.resources import (
+    START,
+    after,
+    broker,
+    facts,
+    invalid,
+    queue,
+    seen,
+    target_of,
+    template,
+    worker,
+)
 
 NATS = {"nats": {"url": "nats://nats:4222"}}
 
@@ -124,7 +135,7 @@ def conditions(
     resource: QueueWorker, check: BrokerCheck | Unknown, now: datetime = START
 ) -> dict[str, tuple[str, str, str]]:
     there = Workers((seen(target_of(resource), 2),), now)
-    status = plan(resource, Facts(there, check), now).status
+    status = plan(resource, Facts(there, check, queue(resource, now=now)), now).status
     return {c.type: (c.status, c.reason, c.message) for c in status.conditions}
 
 
@@ -182,7 +193,9 @@ def test_a_redis_has_neither_condition() -> None:
 def test_an_invalid_spec_keeps_what_was_known() -> None:
     before = plan(mails(), facts(mails(), check=found(mails(), priority=priority())), START).status
     bad = dataclasses.replace(invalid(spec__broker=NATS, spec__prefetch=1), status=before)
-    after_edit = plan(bad, Facts(Workers((), START), Unknown("not asked", START)), START).status
+    after_edit = plan(
+        bad, Facts(Workers((), START), Unknown("not asked", START), Unknown("not asked", START)), START
+    ).status
     assert after_edit.condition("QueueProvisioned") == before.condition("QueueProvisioned")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
-from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.facts import Facts, Refusal, Workers
 from queueworker_operator.plan.planner import BLOCKED, plan, seconds_until_next
+from tests.operator.plan_words import steps
 from tests.operator.resources import (
     BACK,
     FIRST,
@@ -35,31 +35,6 @@ from tests.operator.resources import (
     wants,
     worker,
 )
-
-
-def steps(decided: act.Plan) -> list[str]:
-    """The actions on workers and finalizers, in order, in words."""
-    names = {r.name: f"v{n}" for n, r in enumerate((V1, V2, V3), 1)}
-    words = []
-    for action in decided.actions:
-        match action:
-            case act.EnsureFinalizer():
-                words.append("finalizer")
-            case act.RemoveFinalizer():
-                words.append("let go")
-            case act.ApplyRevision(revision, replicas):
-                words.append(f"create {names[revision.name]} at {replicas}")
-            case act.AdoptRevision(revision, _):
-                words.append(f"adopt {names[revision]}")
-            case act.ScaleRevision(revision, _, replicas):
-                words.append(f"{names[revision]} to {replicas}")
-            case act.RetireRevision(revision, _):
-                words.append(f"{names[revision]} to 0")
-            case act.DeleteRevision(revision, _):
-                words.append(f"delete {names[revision]}")
-            case _:
-                pass
-    return words
 
 
 @dataclass
@@ -100,7 +75,7 @@ ROWS = [
     Row(
         "a check older than 15 seconds starts nothing",
         FIRST,
-        Facts(Workers((), after(16)), facts(FIRST).broker),
+        Facts(Workers((), after(16)), facts(FIRST).broker, facts(FIRST).queue),
         ["finalizer"],
         Stage.VALIDATING,
         after(16),
@@ -222,15 +197,15 @@ ROWS = [
         "back half way: the existing revision is scaled up again and the other gives way as far as it serves",
         BACK,
         facts(BACK, seen(V1, 2, created=1), seen(V2, 4, 2, created=2)),
-        ["v2 to 2", "v1 to 4"],
-        Stage.PROMOTING,
+        ["fence v2", "v2 to 2", "v1 to 4"],
+        Stage.STOP_RECEIVING,
     ),
     Row(
-        "back half way needs no broker",
+        "back half way without a broker: the stable one is restored, and nothing is taken away",
         BACK,
-        down(BACK, seen(V1, 4, created=1), seen(V2, 4, 0, created=2)),
-        ["v2 to 0"],
-        Stage.PROMOTING,
+        down(BACK, seen(V1, 2, created=1), seen(V2, 4, 0, created=2)),
+        ["v1 to 4"],
+        Stage.STOP_RECEIVING,
     ),
     Row(
         "all is as wanted: nothing is done",
@@ -261,11 +236,11 @@ ROWS = [
         Stage.PROMOTING,
     ),
     Row(
-        "no replicas: the change goes through without a worker",
+        "no replicas: before the old revision is deleted, the registry has to be proven empty",
         wants("demo:v2", 0, on("v1", "v2")),
         facts(IDLE, seen(V1, 0), seen(V2, 0)),
-        ["delete v1"],
-        Stage.IDLE,
+        ["fence v1"],
+        Stage.STOP_RECEIVING,
     ),
     Row(
         "the stable Deployment was deleted by hand: it is created again, also without a broker",

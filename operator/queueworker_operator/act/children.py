@@ -17,6 +17,7 @@ from queueworker_operator.api.names import (
     GROUP_VERSION,
     KIND,
     LABEL_PREFETCH,
+    LABEL_PROTOCOL,
     LABEL_VERSION,
     LABEL_WORKER,
 )
@@ -26,7 +27,7 @@ from queueworker_operator.api.template import (
     termination_grace_seconds,
     worker_container,
 )
-from queueworker_operator.api.types import Broker, Metadata
+from queueworker_operator.api.types import Broker, Metadata, Protocol
 from queueworker_operator.apiserver import Body
 from queueworker_operator.observe.children import ANNOTATION_EPOCH, ANNOTATION_RENDERED
 
@@ -61,7 +62,11 @@ def render(owner: Metadata, revision: Revision, replicas: int, epoch: int) -> Bo
         "metadata": {
             "name": revision.deployment,
             "namespace": owner.namespace,
-            "labels": {**_recommended(owner, revision), **identifying(owner, revision)},
+            "labels": {
+                **_recommended(owner, revision),
+                **identifying(owner, revision),
+                **_protocol(revision),
+            },
             "annotations": {ANNOTATION_EPOCH: str(epoch), ANNOTATION_RENDERED: hashed},
             "ownerReferences": [owner_reference(owner)],
         },
@@ -93,6 +98,13 @@ def identifying(owner: Metadata, revision: Revision) -> dict[str, str]:
         LABEL_VERSION: revision.version,
         LABEL_PREFETCH: str(revision.prefetch),
     }
+
+
+def _protocol(revision: Revision) -> dict[str, str]:
+    """Not on the pods: nothing is selected by it, and what was rendered before stays the same."""
+    if revision.protocol is Protocol.RESERVATION:
+        return {}
+    return {LABEL_PROTOCOL: revision.protocol.value}
 
 
 def _recommended(owner: Metadata, revision: Revision) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from queueworker_operator.act.broker import act_on_broker
 from queueworker_operator.act.children import owner_reference, render
 from queueworker_operator.act.events import post
 from queueworker_operator.act.status import status_patch
@@ -38,12 +39,18 @@ from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
     ApplyRevision,
+    BrokerAction,
     DeleteRevision,
     EmitEvent,
     EnsureFinalizer,
+    FenceRevision,
+    PromoteDelayed,
+    RecoverWork,
     RemoveFinalizer,
     RetireRevision,
+    ReturnStaged,
     ScaleRevision,
+    UnfenceRevision,
     WriteStatus,
 )
 from queueworker_operator.plan.facts import Refusal
@@ -85,7 +92,7 @@ class Executor:
 
     async def run(self, actions: tuple[Action, ...]) -> None:
         """All actions in order; the first failure ends it. Raises ConflictError, UnavailableError, ApiError,
-        LeaseLostError, SupersededError."""
+        BrokerError, LeaseLostError, SupersededError."""
         for action in actions:
             await self._do(action)
 
@@ -142,11 +149,24 @@ class Executor:
                 await self._scale(action.deployment, 0)
             case DeleteRevision():
                 await self._delete(action)
+            case FenceRevision() | UnfenceRevision() | RecoverWork() | ReturnStaged() | PromoteDelayed():
+                await self._on_the_broker(action)
             case EmitEvent():
                 self._permit()
                 await post(self.api, self.resource.metadata, action, self.instance, self.clock())
             case WriteStatus():
                 await self._write_status(action.status)
+
+    async def _on_the_broker(self, action: BrokerAction) -> None:
+        """Raises BrokerError. The children are marked first: an earlier operator decides nothing then."""
+        assert isinstance(self.resource, QueueWorker), "only a usable resource acts on its broker"
+        assert self.look.access is not None, "an action follows from a reading of this broker"
+        await self._stamp_children()
+        self._permit()
+        await act_on_broker(self.look.access, self.resource.spec, action)
+        log.info(
+            "done on the broker", extra={"queueworker": self.resource.metadata.name, "what": str(action)}
+        )
 
     async def _apply(self, action: ApplyRevision) -> None:
         revision, namespace = action.revision, self.resource.metadata.namespace

@@ -36,6 +36,8 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Available", "integer", ".status.availableReplicas", 0),
     ("Revision", "string", ".status.stable.revision", 1),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),
+    ("Leaving", "string", ".status.rollout.leaving", 1),
+    ("Waits for", "string", ".status.rollout.reason", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
 

@@ -17,6 +17,8 @@ FIELD_MANAGER = "queueworker-operator"
 LABEL_WORKER = f"{GROUP}/worker"
 LABEL_VERSION = f"{GROUP}/version"
 LABEL_PREFETCH = f"{GROUP}/prefetch"
+#: On a child whose workers speak another protocol than Reservation. Absent counts as Reservation.
+LABEL_PROTOCOL = f"{GROUP}/protocol"
 
 
 def selector(worker: str) -> str:

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """RECONCILING and STALLED are abnormal-true: they are absent when they are not true."""
+    """RECONCILING and STALLED are abnormal-true: they are absent when they are not true. REGISTRY_EMPTY is
+    there while a revision leaves by the guarded way."""
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -18,6 +19,7 @@ class ConditionType(StrEnum):
     #: On NATS only.
     QUEUE_PROVISIONED = "QueueProvisioned"
     PRIORITY_DRAINED = "PriorityDrained"
+    REGISTRY_EMPTY = "RegistryEmpty"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
 
@@ -62,6 +64,18 @@ class ConditionReason(StrEnum):
     WORKERS_FAILING = "WorkersFailing"
     BROKER_UNREACHABLE = "BrokerUnreachable"
 
+    WAITING_FOR_RECEIVER = "WaitingForReceiver"
+    TARGET_FENCED = "TargetFenced"
+    RECEIVING_NOT_STOPPED = "ReceivingNotStopped"
+    WORK_OUTSTANDING = "WorkOutstanding"
+    RESERVATIONS_OUTSTANDING = "ReservationsOutstanding"
+    NOT_QUIET_YET = "NotQuietYet"
+    NO_CAPABLE_CONSUMER = "NoCapableConsumer"
+    REGISTRY_NOT_READABLE = "RegistryNotReadable"
+    EMPTY_AND_QUIET = "EmptyAndQuiet"
+    NOT_APPLICABLE = "NotApplicable"
+    RETIRING = "Retiring"
+
     INVALID_SPEC = "InvalidSpec"
     INVALID_TEMPLATE = "InvalidTemplate"
     NAME_CONFLICT = "NameConflict"
@@ -74,6 +88,11 @@ class EventReason(StrEnum):
 
     ROLLOUT_STARTED = "RolloutStarted"
     PROMOTED = "Promoted"
+    ROLLBACK_STARTED = "RollbackStarted"
+    RECEIVING_STOPPED = "ReceivingStopped"
+    WORK_DRAINED = "WorkDrained"
+    REGISTRY_EMPTY = "RegistryEmpty"
+    ROLLED_BACK = "RolledBack"
     SCALED = "Scaled"
     REVISION_RETIRED = "RevisionRetired"
     BROKER_RECOVERED = "BrokerRecovered"
@@ -99,4 +118,19 @@ class Stage(StrEnum):
     IDLE = "Idle"
     VALIDATING = "Validating"
     PROMOTING = "Promoting"
+    STOP_RECEIVING = "StopReceiving"
+    DRAIN_OUTSTANDING = "DrainOutstanding"
+    RECOVER_RESERVATIONS = "RecoverReservations"
+    VERIFY_REGISTRY_EMPTY = "VerifyRegistryEmpty"
+    RETIRE = "Retire"
     DELETING = "Deleting"
+
+
+#: The guarded way of a revision out of service, in order.
+WAY_OUT = (
+    Stage.STOP_RECEIVING,
+    Stage.DRAIN_OUTSTANDING,
+    Stage.RECOVER_RESERVATIONS,
+    Stage.VERIFY_REGISTRY_EMPTY,
+    Stage.RETIRE,
+)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queueworker_operator.api.types import Broker, QueueWorkerSpec
+from queueworker_operator.api.types import Broker, Protocol, QueueWorkerSpec, StableStatus
 
 #: Changes only when the meaning of the hash changes; then every version gets a new name and rolls once.
 _SCHEME = "h1"
@@ -35,6 +35,13 @@ class Revision:
     shutdown_seconds: int
     #: Raw, as the user wrote it; not to be changed.
     template: Mapping[str, Any]
+    protocol: Protocol = Protocol.RESERVATION
+
+    def as_stable(self) -> StableStatus:
+        """As the status names the revision that serves."""
+        return StableStatus(
+            revision=self.name, version=self.version, deployment=self.deployment, prefetch=self.prefetch
+        )
 
 
 def canonical_json(value: Any) -> bytes:
@@ -56,6 +63,9 @@ def version_of(spec: QueueWorkerSpec) -> str:
         "shutdownSeconds": spec.shutdown_seconds,
         "template": spec.template,
     }
+    # Only where it differs from the default, as in `_settings`.
+    if spec.protocol is not Protocol.RESERVATION:
+        content["protocol"] = spec.protocol.value
     return f"{_SCHEME}-{hashlib.sha256(canonical_json(content)).hexdigest()[:8]}"
 
 
@@ -77,6 +87,7 @@ def revision_of(worker: str, spec: QueueWorkerSpec) -> Revision:
         prefetch=prefetch,
         shutdown_seconds=spec.shutdown_seconds,
         template=spec.template,
+        protocol=spec.protocol,
     )
 
 

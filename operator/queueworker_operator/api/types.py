@@ -120,6 +120,21 @@ class Strategy(StrEnum):
     ROLLING = "Rolling"
 
 
+class Protocol(StrEnum):
+    RESERVATION = "Reservation"
+    LEGACY = "Legacy"
+
+
+class Rollback(_Model):
+    """How a revision leaves for good."""
+
+    quiet_seconds: Annotated[Int32, Field(ge=3, le=3600)] = Field(
+        default=5,
+        description="Seconds for which the broker must show nothing reserved, staged or owned before the "
+        "last worker that could recover it is stopped. Longer than QUEUEWORKER_BLOCK_SECONDS.",
+    )
+
+
 class QueueWorkerSpec(_Model):
     """What is wanted."""
 
@@ -146,6 +161,12 @@ class QueueWorkerSpec(_Model):
         default=Strategy.ROLLING,
         description="How a change is brought out. Rolling: surge the new revision, then drain the old one.",
     )
+    protocol: Protocol = Field(
+        default=Protocol.RESERVATION,
+        description="What the image speaks. Legacy: a worker of utopia-php/queue 4 or the like, which can "
+        "neither be fenced nor recover what workers of this package reserved.",
+    )
+    rollback: Rollback | None = Field(default=None, description="How a revision leaves for good.")
     template: Template = Field(
         description="The pod template. The container named worker, else the first one, is the worker."
     )
@@ -154,6 +175,11 @@ class QueueWorkerSpec(_Model):
     def effective_prefetch(self) -> int:
         """prefetch, or coroutines when it was left out."""
         return self.coroutines if self.prefetch is None else self.prefetch
+
+    @property
+    def quiet_seconds(self) -> int:
+        """rollback.quietSeconds, or its default."""
+        return (self.rollback or Rollback()).quiet_seconds
 
 
 class Condition(_Tolerant):
@@ -189,6 +215,15 @@ class RolloutStatus(_Tolerant):
     stage: Stage = Field(default=Stage.IDLE, description="Where the change stands. Display and resume data.")
     started_at: Timestamp | None = Field(default=None, description="When the change began.")
     progressed_at: Timestamp | None = Field(default=None, description="When the change last got further.")
+    leaving: Annotated[str, Field(max_length=63)] | None = Field(
+        default=None, description="The revision that is on its way out, during the guarded stages."
+    )
+    reason: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="Why the stage does not end yet: one stable word, as in the conditions."
+    )
+    evidence: Annotated[str, Field(max_length=512)] | None = Field(
+        default=None, description="What the broker showed at the last look that this rests on."
+    )
 
 
 class Role(StrEnum):
@@ -222,7 +257,8 @@ class QueueWorkerStatus(_Tolerant):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
         description="Ready, Available, BrokerReachable, PlacementValid; on NATS QueueProvisioned and "
-        "PriorityDrained; Reconciling and Stalled while true.",
+        "PriorityDrained; RegistryEmpty while a revision leaves by the guarded way; Reconciling and Stalled "
+        "while true.",
         json_schema_extra=_keyed_by("type"),
     )
     observed_generation: Int64 | None = Field(
@@ -239,6 +275,10 @@ class QueueWorkerStatus(_Tolerant):
     broker: BrokerStatus | None = Field(default=None, description="What is known of the broker.")
     stable: StableStatus | None = Field(
         default=None, description="The revision that serves; absent before the first."
+    )
+    previous: Annotated[str, Field(max_length=63)] | None = Field(
+        default=None,
+        description="The revision that served before the stable one. Going back to it is a rollback.",
     )
     rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
     revisions: Annotated[tuple[RevisionStatus, ...], Field(max_length=20)] = Field(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from queueworker_operator.api.names import KIND, LABEL_PREFETCH, LABEL_VERSION, LABEL_WORKER
+from queueworker_operator.api.names import KIND, LABEL_PREFETCH, LABEL_PROTOCOL, LABEL_VERSION, LABEL_WORKER
 from queueworker_operator.api.revisions import Revision, revision_name
 from queueworker_operator.api.template import worker_container
-from queueworker_operator.api.types import Metadata
+from queueworker_operator.api.types import Metadata, Protocol
 from queueworker_operator.apiserver import Body
 from queueworker_operator.observe.pods import failure_of, is_alive, is_available, is_ready
 from queueworker_operator.plan.facts import RevisionFacts, WorkerFailure
@@ -86,6 +86,7 @@ def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterabl
         caught_up=caught_up,
         owned=owned,
         conflict=conflict,
+        protocol=target.protocol if is_target and target is not None else _protocol(body),
     )
     return Child(body, facts, mislabelled)
 
@@ -93,6 +94,12 @@ def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterabl
 def _named(body: Mapping[str, Any]) -> tuple[str, str]:
     """Version and prefetch, as the labels of a child or a pod say; empty where they say nothing."""
     return labels_of(body).get(LABEL_VERSION, ""), labels_of(body).get(LABEL_PREFETCH, "")
+
+
+def _protocol(body: Mapping[str, Any]) -> Protocol:
+    """Unknown words count as Reservation, which asks for more proof."""
+    legacy = labels_of(body).get(LABEL_PROTOCOL) == Protocol.LEGACY.value
+    return Protocol.LEGACY if legacy else Protocol.RESERVATION
 
 
 def _ownership(body: Body, owner: Metadata, mislabelled: bool) -> tuple[bool, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +12,12 @@ from queueworker_operator.api.names import selector
 from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
 from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
+from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.children import Child, child_of
+from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.secrets import NoUrl, broker_access
-from queueworker_operator.plan.facts import BrokerCheck, Facts, Refusal, Unknown, Workers
+from queueworker_operator.plan.facts import BrokerCheck, Facts, QueueFacts, Refusal, Unknown, Workers
 
 #: Renders the Deployment of a revision with that many workers, ready to be applied.
 Render = Callable[[Metadata, Revision, int], Mapping[str, Any]]
@@ -30,11 +32,14 @@ class Look:
     children: Mapping[str, Child]
     #: What the spec asks for; None when it cannot be read.
     target: Revision | None
+    #: How the broker is reached; None when that is not known.
+    access: Access | None = field(default=None, repr=False)
 
 
 async def look(
     api: ApiServer,
     checks: BrokerChecks,
+    queues: QueueReadings,
     resource: QueueWorker | InvalidQueueWorker,
     remembered: Refusal | None,
     render: Render,
@@ -47,8 +52,9 @@ async def look(
     """
     usable = isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None
     target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
-    (children, observed_at), broker = await asyncio.gather(
-        _workers(api, resource.metadata, target, clock), _broker(api, checks, resource, usable, clock)
+    (children, observed_at), (broker, queue, access) = await asyncio.gather(
+        _workers(api, resource.metadata, target, clock),
+        _broker(api, checks, queues, resource, usable, clock),
     )
     refusals: tuple[Refusal, ...] = ()
     if usable and target is not None and target.deployment not in children:
@@ -58,7 +64,8 @@ async def look(
         refusal = tried or (remembered if remembered and remembered.revision == target.name else None)
         refusals = (refusal,) if refusal else ()
     revisions = tuple(child.facts for child in children.values())
-    return Look(Facts(Workers(revisions, observed_at, refusals), broker), children, target)
+    facts = Facts(Workers(revisions, observed_at, refusals), broker, queue)
+    return Look(facts, children, target, access)
 
 
 async def _workers(
@@ -83,16 +90,23 @@ def _needed(pod: Body) -> Body:
 async def _broker(
     api: ApiServer,
     checks: BrokerChecks,
+    queues: QueueReadings,
     resource: QueueWorker | InvalidQueueWorker,
     usable: bool,
     clock: Callable[[], datetime],
-) -> BrokerCheck | Unknown:
+) -> tuple[BrokerCheck | Unknown, QueueFacts | Unknown, Access | None]:
+    """The check of the broker, the reading of the queue, and the access."""
+    nobody = Unknown("the broker was not checked", clock())
     if not usable or not isinstance(resource, QueueWorker):
-        return Unknown("the broker was not checked", clock())
+        return nobody, nobody, None
     access = await broker_access(api, resource.metadata.namespace, resource.spec)
     if isinstance(access, NoUrl):
-        return BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
-    return await checks.check(access, resource.spec)
+        check = BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
+        return check, nobody, None
+    check, queue = await asyncio.gather(
+        checks.check(access, resource.spec), queues.latest(access, resource.spec)
+    )
+    return check, queue, access
 
 
 async def _try(api: ApiServer, owner: Metadata, target: Revision, body: Mapping[str, Any]) -> Refusal | None:

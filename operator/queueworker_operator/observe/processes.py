@@ -56,4 +56,5 @@ def _facts(group: ProcessGroup) -> RevisionFacts:
         created=group.created,
         coroutines=revision.coroutines,
         failure=failures[0] if failures else None,
+        protocol=revision.protocol,
     )

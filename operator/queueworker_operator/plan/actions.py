@@ -71,6 +71,40 @@ class DeleteRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceRevision:
+    """Stop a revision from receiving, on the broker, wherever its workers are."""
+
+    revision: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnfenceRevision:
+    """Let a revision receive again."""
+
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverWork:
+    """Run the broker's recovery transitions: what is expired goes back to the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnStaged:
+    """Put what blocking waits moved into staging back to the head of ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteDelayed:
+    """Make every delayed retry ready, due or not: a Legacy worker could not read it."""
+
+
+#: What is done on the broker.
+BrokerAction = FenceRevision | UnfenceRevision | RecoverWork | ReturnStaged | PromoteDelayed
+
+
+@dataclass(frozen=True, slots=True)
 class EmitEvent:
     """Post an event on the resource."""
 
@@ -96,6 +130,7 @@ Action = (
     | ScaleRevision
     | RetireRevision
     | DeleteRevision
+    | BrokerAction
     | EmitEvent
     | WriteStatus
 )

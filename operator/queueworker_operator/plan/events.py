@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queueworker_operator.api.reasons import ConditionReason, ConditionType, EventReason, Stage
+from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, ConditionType, EventReason, Stage
 from queueworker_operator.api.types import Condition, QueueWorkerStatus
 from queueworker_operator.plan.actions import EmitEvent
 
@@ -44,14 +44,50 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
             if after.stable and after.stable.revision == new.target:
                 text = f"Back to {new.target}: the workers of other revisions are drained."
             yield EmitEvent(EventReason.ROLLOUT_STARTED, "Normal", text, f"started:{key}")
+        elif new.stage in WAY_OUT:
+            yield from _way_out(before, after, key)
         elif new.stage is Stage.DELETING and (old is None or old.stage is not Stage.DELETING):
             text = "Deletion: all workers finish and stop; ready messages stay on the broker."
             yield EmitEvent(EventReason.DRAIN_STARTED, "Normal", text, f"drain:{key}")
     was, is_ = before.stable, after.stable
-    if is_ and (was is None or was.revision != is_.revision):
+    left = old.leaving if old and old.stage in WAY_OUT else None
+    if is_ and new and new.stage is Stage.IDLE and left and left != is_.revision:
+        text = f"{is_.revision} serves alone; {left} is retired, and nothing that it held is left behind."
+        key = f"back:{after.observed_generation}:{is_.revision}:{left}"
+        yield EmitEvent(EventReason.ROLLED_BACK, "Normal", text, key)
+    elif is_ and (was is None or was.revision != is_.revision):
         text = f"{is_.revision} serves alone" + (f"; {was.revision} is retired." if was else ".")
         key = f"promoted:{after.observed_generation}:{is_.revision}"
         yield EmitEvent(EventReason.PROMOTED, "Normal", text, key)
+
+
+def _way_out(before: QueueWorkerStatus, after: QueueWorkerStatus, key: str) -> Iterator[EmitEvent]:
+    """One event for each stage of the guarded way that ends, and one for its beginning."""
+    old, new = before.rollout, after.rollout
+    if new is None or new.leaving is None:
+        return
+    name = new.leaving
+    first = WAY_OUT.index(old.stage) if old and old.stage in WAY_OUT and old.leaving == name else -1
+    texts = {
+        Stage.STOP_RECEIVING: (
+            EventReason.ROLLBACK_STARTED,
+            f"{name} leaves: it is fenced on the broker as soon as {new.target} serves.",
+        ),
+        Stage.DRAIN_OUTSTANDING: (
+            EventReason.RECEIVING_STOPPED,
+            f"{name} is fenced: none of its workers can take work any more, wherever it is.",
+        ),
+        Stage.RECOVER_RESERVATIONS: (EventReason.WORK_DRAINED, f"Workers of {name} own nothing any more."),
+        Stage.RETIRE: (
+            EventReason.REGISTRY_EMPTY,
+            f"Nothing that {name} held can be stranded, so its workers are stopped ({new.evidence}).",
+        ),
+    }
+    # A quick world may pass several stages between two looks: each is told.
+    for stage in WAY_OUT[first + 1 : WAY_OUT.index(new.stage) + 1]:
+        if stage in texts:
+            reason, text = texts[stage]
+            yield EmitEvent(reason, "Normal", text, f"{reason}:{key}:{name}")
 
 
 def _retired(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:

@@ -10,16 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-#: Older observations count as Unknown.
-FRESH = timedelta(seconds=15)
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Nobody could look, or looked too long ago. Never lets anything pass."""
-
-    reason: str
-    observed_at: datetime
+from queueworker_operator.api.types import Protocol
+from queueworker_operator.plan.queue_facts import FRESH as FRESH
+from queueworker_operator.plan.queue_facts import QueueFacts as QueueFacts
+from queueworker_operator.plan.queue_facts import Unknown as Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +54,7 @@ class RevisionFacts:
     #: Not empty when somebody else controls a child with our name or labels; the text names the owner.
     #: Such a child is never touched.
     conflict: str = ""
+    protocol: Protocol = Protocol.RESERVATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +153,8 @@ class Facts:
 
     workers: Workers | Unknown
     broker: BrokerCheck | Unknown
+    #: What the broker says of the queue.
+    queue: QueueFacts | Unknown
 
 
 def fresh_workers(facts: Facts, now: datetime) -> Workers | Unknown:
@@ -171,6 +168,14 @@ def fresh_broker(facts: Facts, identity: str, now: datetime) -> BrokerCheck | Un
     if isinstance(check, BrokerCheck) and check.identity != identity:
         return Unknown("the broker in the spec has not been checked yet", check.observed_at)
     return _too_old("the broker", check.observed_at, now) or check
+
+
+def fresh_queue(facts: Facts, identity: str, now: datetime) -> QueueFacts | Unknown:
+    """The reading of the queue, or Unknown when it is too old or about another broker."""
+    queue = facts.queue
+    if isinstance(queue, QueueFacts) and queue.identity != identity:
+        return Unknown("the queue has not been read on the broker in the spec yet", queue.observed_at)
+    return _too_old("the queue", queue.observed_at, now) or queue
 
 
 def _too_old(what: str, observed_at: datetime, now: datetime) -> Unknown | None:

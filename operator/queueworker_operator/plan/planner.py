@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from queueworker_operator.api.names import FINALIZER
-from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
+from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, EventReason, Stage
 from queueworker_operator.api.revisions import broker_identity, revision_of
 from queueworker_operator.api.template import termination_grace_seconds
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus, whole_seconds
@@ -28,16 +28,27 @@ from queueworker_operator.plan.actions import (
 )
 from queueworker_operator.plan.events import transitions
 from queueworker_operator.plan.facts import (
+    BrokerCheck,
     Facts,
     Refusal,
     RevisionFacts,
     Unknown,
     Workers,
     fresh_broker,
+    fresh_queue,
     fresh_workers,
 )
-from queueworker_operator.plan.guards import Fail, Pass, broker_guard, creation_guard, refusal_guard
-from queueworker_operator.plan.rolling import Decision, Situation, rolling
+from queueworker_operator.plan.guards import (
+    Fail,
+    Pass,
+    broker_guard,
+    creation_guard,
+    first_obstacle,
+    refusal_guard,
+)
+from queueworker_operator.plan.priority import priority_guard
+from queueworker_operator.plan.rolling import Decision, rolling
+from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.split import is_empty
 from queueworker_operator.plan.status import View, build_status
 
@@ -72,7 +83,12 @@ def seconds_until_next(decided: Plan, facts: Facts, refusal: Refusal | None) -> 
 def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetime) -> Plan:
     metadata, spec, previous = resource.metadata, resource.spec, resource.status
     target = revision_of(metadata.name, spec)
-    broker = fresh_broker(facts, broker_identity(spec.broker), now)
+    identity = broker_identity(spec.broker)
+    broker = fresh_broker(facts, identity, now)
+    reachable = broker_guard(broker)
+    queue = fresh_queue(facts, identity, now)
+    if not isinstance(reachable, Pass):
+        queue = Unknown("the broker is not proven reachable", broker.observed_at)
     situation = Situation(
         target=target,
         desired=spec.replicas,
@@ -80,11 +96,16 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         revisions=_ours(workers),
         creatable=creation_guard(target, workers),
         accepted=refusal_guard(target, workers),
-        reachable=broker_guard(broker),
+        reachable=reachable,
+        queue=queue,
+        mark=f"QueueWorker {metadata.namespace or 'default'}/{metadata.name}: ",
+        quiet=timedelta(seconds=spec.quiet_seconds),
+        old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,
     )
-    decision = rolling(situation)
+    decision = rolling(situation, now)
     # A stable revision needs no broker to be kept, so an unseen one blocks nothing there.
     unseen = isinstance(situation.guard, Unknown) and situation.is_back
+    blocker = first_obstacle(Pass() if unseen else situation.guard, decision.guard)
     view = View(
         stage=decision.stage,
         revisions=decision.left,
@@ -93,8 +114,10 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         stable=decision.stable,
         broker_type=spec.broker.type,
         broker=broker,
-        blocker=Pass() if unseen else situation.guard,
+        blocker=blocker,
         deadline=_deadline(resource),
+        previous=_previous(previous, decision),
+        out=decision.out if decision.stage in WAY_OUT else None,
     )
     status = build_status(metadata, previous, view, now)
     actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
@@ -102,6 +125,12 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     actions += decision.actions
     requeue = BLOCKED if not situation.proven else SETTLED if view.settled else MOVING
     return _finish(actions, _scaled(metadata.generation, situation, decision), previous, status, requeue)
+
+
+def _previous(previous: QueueWorkerStatus, decision: Decision) -> str | None:
+    """The revision that served before the one that serves now."""
+    was, is_ = previous.stable, decision.stable
+    return was.revision if was and is_ and was.revision != is_.revision else previous.previous
 
 
 def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Plan:
@@ -118,6 +147,8 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
         broker=None,
         blocker=Fail(ConditionReason.INVALID_SPEC, f"{problems}. Workers that run are left alone."),
         deadline=_DEFAULT_DEADLINE,
+        previous=previous.previous,
+        out=None,
     )
     status = build_status(resource.metadata, previous, view, now)
     return _finish([], [], previous, status, SETTLED)
@@ -144,6 +175,8 @@ def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: d
         broker=None,
         blocker=Pass(),
         deadline=_deadline(resource),
+        previous=previous.previous,
+        out=None,
     )
     status = build_status(metadata, previous, view, now)
     retire: list[Action] = [RetireRevision(r.name, r.deployment) for r in revisions if r.desired]

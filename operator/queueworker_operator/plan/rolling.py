@@ -2,77 +2,32 @@
 
 The new revision is created beside the old one at its full number; as its workers become available, as many of
 the old are told to finish and stop; when the last old one is gone, the new revision is the stable one and the
-old Deployment is deleted. Going back needs nothing kept: the same spec leads to the same names.
+old Deployment is deleted. Going back needs nothing kept: the same spec leads to the same names. Back, to a
+Legacy revision and to no worker at all it goes by the guarded way (`way_out`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from queueworker_operator.api.reasons import Stage
-from queueworker_operator.api.revisions import Revision
-from queueworker_operator.api.types import QueueWorkerStatus, StableStatus
+from queueworker_operator.api.types import Protocol, StableStatus
 from queueworker_operator.plan.actions import (
     Action,
     ApplyRevision,
     DeleteRevision,
     RetireRevision,
+    ReturnStaged,
     ScaleRevision,
+    UnfenceRevision,
 )
 from queueworker_operator.plan.facts import RevisionFacts
-from queueworker_operator.plan.guards import Fail, Guard, Pass, first_obstacle
+from queueworker_operator.plan.guards import Guard, Pass, first_obstacle
+from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.split import hold, is_empty, serving
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Everything that a strategy decides from."""
-
-    target: Revision
-    #: Workers that are wanted.
-    desired: int
-    previous: QueueWorkerStatus
-    #: Each revision that exists and is ours.
-    revisions: tuple[RevisionFacts, ...]
-    #: Whether trying to create the target makes sense, what came of the last try, and the broker.
-    creatable: Pass | Fail
-    accepted: Pass | Fail
-    reachable: Guard
-
-    @property
-    def guard(self) -> Guard:
-        """What stops a change from going on, or Pass."""
-        return first_obstacle(self.creatable, self.accepted, self.reachable)
-
-    @property
-    def proven(self) -> bool:
-        return isinstance(self.guard, Pass)
-
-    @property
-    def is_back(self) -> bool:
-        """The target is the stable revision: no guard is needed to keep, restore or scale it."""
-        stable = self.previous.stable
-        return stable is not None and stable.revision == self.target.name
-
-    @property
-    def moves(self) -> bool:
-        """The target may be scaled. Once begun, a new number still applies; only a proven guard begins."""
-        rollout = self.previous.rollout
-        begun = rollout and rollout.stage is Stage.PROMOTING and rollout.target == self.target.name
-        return self.is_back or self.proven or bool(begun)
-
-    @property
-    def current(self) -> RevisionFacts | None:
-        """The target, if it exists."""
-        return next((r for r in self.revisions if r.name == self.target.name), None)
-
-    @property
-    def others(self) -> list[RevisionFacts]:
-        """All but the target: the stable one first, then the newest. Who comes first is drained last."""
-        stable = self.previous.stable.revision if self.previous.stable else None
-        rest = [r for r in self.revisions if r.name != self.target.name]
-        return sorted(rest, key=lambda r: (r.name != stable, -r.created, r.name))
+from queueworker_operator.plan.way_out import WayOut, way_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +39,64 @@ class Decision:
     stable: StableStatus | None
     #: The revisions that are there after the actions.
     left: tuple[RevisionFacts, ...]
+    #: Where those stand that leave by the guarded way.
+    out: WayOut | None
+    #: What keeps the last capable workers from being retired in a change forward.
+    held: Guard
+
+    @property
+    def guard(self) -> Guard:
+        return first_obstacle(self.held, self.out.guard if self.out else Pass())
 
 
-def rolling(situation: Situation) -> Decision:
+def rolling(situation: Situation, now: datetime) -> Decision:
     """The next step of a Rolling change, of scaling, or of nothing."""
     target, current, others = situation.target, situation.current, situation.others
-    shares = _shares(situation)
+    departure = situation.departure if situation.goes_back else None
+    out = way_out(departure, situation.queue, now) if departure else None
+    leaving = frozenset(r.name for r in departure.leaving) if departure else frozenset()
+    shares, held = _shares(situation, out, leaving)
     downs, ups = _scale_others(others, shares)
     if current is None:
         if isinstance(situation.creatable, Pass) and (
-            situation.is_back or isinstance(situation.reachable, Pass)
+            situation.is_back or isinstance(situation.broker, Pass)
         ):
             ups.append(ApplyRevision(target, situation.desired))
-    elif current.desired != situation.desired and situation.moves:
+    elif current.desired != situation.desired and _may_scale_target(situation, out, leaving):
         change = ScaleRevision(target.name, target.deployment, situation.desired)
         (downs if situation.desired < current.desired else ups).append(change)
 
-    stable = _stable(target) if _is_complete(situation) else situation.previous.stable
+    stable = target.as_stable() if _is_complete(situation, out) else situation.previous.stable
     kept = stable.revision if stable else None
-    gone = [r for r in others if is_empty(r) and r.name != kept and not shares[r.name]]
+    stays = {kept, *leaving} if out and not out.done else {kept}
+    gone = [r for r in others if is_empty(r) and r.name not in stays and not shares[r.name]]
     left = tuple(r for r in situation.revisions if r not in gone)
     deletions = [DeleteRevision(r.name, r.deployment) for r in gone]
     # What is taken away does not serve or is not needed, so it goes first: never above twice what is wanted.
-    return Decision((*downs, *ups, *deletions), _stage(situation, kept, left), stable, left)
+    actions = (*_on_the_broker(situation, out), *downs, *ups, *deletions)
+    return Decision(actions, _stage(situation, out, leaving, kept, left), stable, left, out, held)
 
 
-def _is_complete(situation: Situation) -> bool:
+def _on_the_broker(situation: Situation, out: WayOut | None) -> tuple[Action, ...]:
+    actions: list[Action] = []
+    if situation.own_fence_on_target:
+        actions.append(UnfenceRevision(situation.target.name))
+    if out:
+        actions += out.actions
+    elif situation.strays:
+        # A worker that stood still between a receive and its wait can bring one payload here much later.
+        actions.append(ReturnStaged())
+    return tuple(actions)
+
+
+def _may_scale_target(situation: Situation, out: WayOut | None, leaving: frozenset[str]) -> bool:
+    """To no worker at all only by the guarded way."""
+    if out is not None and situation.target.name in leaving:
+        return out.done
+    return situation.moves
+
+
+def _is_complete(situation: Situation, out: WayOut | None) -> bool:
     """The target alone serves, at the full number, and the broker is proven: it becomes the stable one."""
     current = situation.current
     return (
@@ -117,26 +104,66 @@ def _is_complete(situation: Situation) -> bool:
         and situation.proven
         and current.desired == situation.desired <= serving(current)
         and all(map(is_empty, situation.others))
+        and (out is None or out.done)
     )
 
 
-def _stage(situation: Situation, stable: str | None, left: Iterable[RevisionFacts]) -> Stage:
-    if stable == situation.target.name:
-        alone = all(r.name == situation.target.name for r in left)
-        return Stage.IDLE if alone else Stage.PROMOTING
+def _stage(
+    situation: Situation,
+    out: WayOut | None,
+    leaving: frozenset[str],
+    stable: str | None,
+    left: Iterable[RevisionFacts],
+) -> Stage:
+    name = situation.target.name
+    alone = all(r.name == name for r in left)
+    if stable == name and alone and name not in leaving and (out is None or out.done):
+        return Stage.IDLE
+    if out is not None and (situation.current is not None or situation.is_back):
+        return out.stage
+    if stable == name:
+        return Stage.PROMOTING
     return Stage.PROMOTING if situation.current is not None and situation.moves else Stage.VALIDATING
 
 
-def _shares(situation: Situation) -> dict[str, int]:
-    """What the others hold. Without proof, what the target took over does not count, and nothing grows
-    unless workers are missing."""
+def _shares(
+    situation: Situation, out: WayOut | None, leaving: frozenset[str]
+) -> tuple[dict[str, int], Guard]:
+    """What the others hold, and what holds the last of them back. Without proof, what the target took over
+    does not count, and nothing grows unless workers are missing."""
     current, others, stable = situation.current, situation.others, situation.previous.stable
-    counts = situation.is_back or situation.proven
+    counts = (situation.is_back or situation.proven) and isinstance(situation.receives, Pass)
     taken_over = serving(current) if current and counts else 0
     shares = hold(situation.desired, taken_over, others, stable.revision if stable else None)
     if not counts and sum(r.desired for r in situation.revisions) >= situation.desired:
-        return {r.name: min(r.desired, shares[r.name]) for r in others}
-    return shares
+        shares = {r.name: min(r.desired, shares[r.name]) for r in others}
+    old = [r for r in others if r.protocol is Protocol.LEGACY and r.desired > shares[r.name]]
+    held: Guard = Pass()
+    if old and not isinstance(situation.old_work, Pass):
+        # Only they take it: all of them stay.
+        shares |= {r.name: r.desired for r in old}
+        held = situation.old_work
+    if out is not None:
+        for r in others:
+            if r.name in leaving:
+                shares[r.name] = _share_on_the_way_out(r, shares[r.name], situation, out)
+        return shares, held
+    # Forward: the last workers that can recover what is reserved stay until others are on the list.
+    going = [r for r in others if r.protocol is Protocol.RESERVATION and r.desired and not shares[r.name]]
+    guard = situation.last_capable_guard(going)
+    if not isinstance(guard, Pass):
+        shares |= {r.name: 1 for r in going}
+    return shares, first_obstacle(held, guard)
+
+
+def _share_on_the_way_out(r: RevisionFacts, share: int, situation: Situation, out: WayOut) -> int:
+    if out.done:
+        return 0
+    if not isinstance(situation.readable, Pass):
+        return r.desired
+    if situation.is_fenced(r.name):
+        share = min(share, r.desired)
+    return max(share, min(1, r.desired))
 
 
 def _scale_others(
@@ -153,9 +180,3 @@ def _scale_others(
         else:
             (downs if share < r.desired else ups).append(ScaleRevision(r.name, r.deployment, share))
     return downs, ups
-
-
-def _stable(target: Revision) -> StableStatus:
-    return StableStatus(
-        revision=target.name, version=target.version, deployment=target.deployment, prefetch=target.prefetch
-    )

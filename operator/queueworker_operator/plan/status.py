@@ -23,6 +23,7 @@ from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Revision
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.priority import priority_guard
 from queueworker_operator.plan.split import serving
+from queueworker_operator.plan.way_out import WayOut
 
 State = Literal["True", "False", "Unknown"]
 
@@ -50,6 +51,10 @@ class View:
     #: What stops the next step.
     blocker: Guard
     deadline: timedelta
+    #: The revision that served before the stable one.
+    previous: str | None
+    #: Where those stand that leave by the guarded way, while the stage is one of it.
+    out: WayOut | None
 
     @property
     def settled(self) -> bool:
@@ -86,6 +91,7 @@ def build_status(
         available_replicas=sum(r.available for r in view.revisions),
         broker=BrokerStatus(type=view.broker_type) if view.broker_type else previous.broker,
         stable=view.stable,
+        previous=view.previous,
         rollout=rollout,
         revisions=revisions,
     )
@@ -121,15 +127,34 @@ def _rollout(
     if view.settled:
         return RolloutStatus(target=view.target, stage=view.stage)
     before = previous.rollout
+    out = view.out
+    shown = RolloutStatus(
+        target=view.target,
+        stage=view.stage,
+        started_at=now,
+        progressed_at=now,
+        leaving=out.leaving if out else None,
+        reason=_reason(out.guard).value if out else None,
+        evidence=out.evidence if out else None,
+    )
     same = before is not None and before.target == view.target and before.started_at is not None
     same = same and (before.stage is Stage.DELETING) == (view.stage is Stage.DELETING) if before else False
     if before is None or not same:
-        return RolloutStatus(target=view.target, stage=view.stage, started_at=now, progressed_at=now)
-    moved = _got_further(previous.revisions, revisions, view)
+        return shown
+    moved = before.stage is not view.stage or _got_further(previous.revisions, revisions, view)
     progressed_at = now if moved else before.progressed_at or before.started_at
-    return RolloutStatus(
-        target=view.target, stage=view.stage, started_at=before.started_at, progressed_at=progressed_at
-    )
+    return shown.model_copy(update={"started_at": before.started_at, "progressed_at": progressed_at})
+
+
+def _reason(guard: Guard) -> ConditionReason:
+    """The one word of a guard of the guarded way."""
+    match guard:
+        case Wait(reason, _) | Fail(reason, _):
+            return reason
+        case Unknown():
+            return ConditionReason.REGISTRY_NOT_READABLE
+        case Pass():
+            return ConditionReason.RETIRING
 
 
 def _got_further(before: Iterable[RevisionStatus], after: Iterable[RevisionStatus], view: View) -> bool:
@@ -161,6 +186,8 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
         words |= _broker_words(view.broker)
         if view.broker_type == "NATS":
             words |= _queue_words(view.broker)
+    if view.out:
+        words[ConditionType.REGISTRY_EMPTY] = _registry_word(view.out)
     if reconciling:
         words[ConditionType.RECONCILING] = reconciling
     if stalled:
@@ -174,6 +201,13 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
         return None
     seconds = int(view.deadline.total_seconds())
+    if view.stage is Stage.DRAIN_OUTSTANDING and isinstance(view.blocker, Wait):
+        return _Word(
+            "True",
+            ConditionReason.DRAIN_OVERDUE,
+            f"Nothing moved within {seconds} s. {view.blocker.message} Look at these workers; nothing is "
+            "retired before.",
+        )
     if view.stage is Stage.DELETING:
         return _Word(
             "True",
@@ -192,6 +226,9 @@ def _reconciling(view: View) -> _Word:
     match view.blocker:
         case Wait(reason, message):
             return _Word("True", reason, message)
+        case Unknown(reason=reason) if view.out:
+            text = f"{view.out.leaving or view.target} is not retired: {reason}."
+            return _Word("True", ConditionReason.REGISTRY_NOT_READABLE, text)
         case Unknown(reason=reason):
             return _Word("True", ConditionReason.VALIDATING, f"Waits before {view.target}: {reason}.")
         case _:
@@ -206,8 +243,36 @@ def _reconciling(view: View) -> _Word:
             return _Word("True", ConditionReason.SCALING_STABLE, _waits(view))
         case Stage.VALIDATING:
             return _Word("True", ConditionReason.VALIDATING, f"{view.target} is checked and created.")
-        case Stage.PROMOTING:
+        case Stage.RETIRE:
+            return _Word("True", ConditionReason.RETIRING, _retires(view))
+        case _:
             return _Word("True", ConditionReason.ROLLOUT_IN_PROGRESS, _waits(view))
+
+
+def _retires(view: View) -> str:
+    leaving = view.out.leaving if view.out else None
+    return f"Workers of {leaving or 'other revisions'} stop: nothing that they held is left behind."
+
+
+def _registry_word(out: WayOut) -> _Word:
+    """The condition RegistryEmpty. What has not been asked yet is not proven."""
+    match out.registry:
+        case None:
+            reason = _reason(out.guard)
+            known = not isinstance(out.guard, Unknown)
+            return _Word(
+                "False" if known else "Unknown", reason, "Asked when nobody receives or owns any more."
+            )
+        case Unknown(reason=text):
+            return _Word("Unknown", ConditionReason.REGISTRY_NOT_READABLE, f"{text}.")
+        case Wait(reason, message) | Fail(reason, message):
+            return _Word("False", reason, message)
+        case Pass() if out.applicable:
+            text = "Nothing was reserved, staged or owned, and nothing moved, for as long as asked."
+            return _Word("True", ConditionReason.EMPTY_AND_QUIET, text)
+        case Pass():
+            text = "Live workers of other revisions recover what is reserved."
+            return _Word("True", ConditionReason.NOT_APPLICABLE, text)
 
 
 def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: str) -> _Word:

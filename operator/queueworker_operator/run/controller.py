@@ -24,11 +24,13 @@ from queueworker_operator.apiserver import (
 )
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look
+from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.plan.facts import Refusal
 from queueworker_operator.plan.planner import plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
 from queueworker_operator.run.metrics import OperatorMetrics
 from queueworker_operator.run.queue import Key, TryAgain, WorkQueue
+from worker_runtime.brokers.base import BrokerError
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class Controller:
     ) -> None:
         self._api, self._lease, self._metrics, self._clock = api, lease, metrics, clock
         self._namespaces, self._resync_seconds, self._instance = namespaces, resync_seconds, instance
-        self._checks = BrokerChecks(clock)
+        self._checks, self._queues = BrokerChecks(clock), QueueReadings(clock)
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
         self._verified: dict[Key, Verified | None] = {}
@@ -99,6 +101,7 @@ class Controller:
                 task.cancel()
             await asyncio.gather(keeping, resyncing, return_exceptions=True)
             await queue.close()
+            await self._queues.close()
 
     async def _resync(self) -> None:
         loop = asyncio.get_running_loop()
@@ -140,6 +143,7 @@ class Controller:
         seen = await look(
             self._api,
             self._checks,
+            self._queues,
             resource,
             self._refusals.get(key),
             lambda owner, revision, replicas: render(owner, revision, replicas, self._lease.epoch),
@@ -175,6 +179,9 @@ class Controller:
         elif isinstance(error, (UnavailableError, TimeoutError)):
             self._metrics.passes.labels("unavailable").inc()
             log.warning("a pass could not be finished: %s", error or "its deadline passed", extra=fields)
+        elif isinstance(error, BrokerError):
+            self._metrics.passes.labels("broker").inc()
+            log.warning("the broker did not do what was decided: %s", error, extra=fields)
         elif isinstance(error, ApiError):
             self._metrics.passes.labels("refused" if isinstance(error, RefusedError) else "error").inc()
             log.error("the API server refused: %s", error, extra=fields)

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from queueworker_operator.act.broker import act_on_broker
 from queueworker_operator.act.launch import TemplateRefusedError
 from queueworker_operator.act.processes import Host, ProcessGroup
 from queueworker_operator.api.names import FINALIZER
@@ -23,23 +24,32 @@ from queueworker_operator.api.types import (
     QueueWorker,
     QueueWorkerStatus,
 )
+from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.processes import observe_processes
+from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
     ApplyRevision,
+    BrokerAction,
     DeleteRevision,
     EmitEvent,
     EnsureFinalizer,
+    FenceRevision,
+    PromoteDelayed,
+    RecoverWork,
     RemoveFinalizer,
     RetireRevision,
+    ReturnStaged,
     ScaleRevision,
+    UnfenceRevision,
     WriteStatus,
 )
-from queueworker_operator.plan.facts import Facts, Refusal
+from queueworker_operator.plan.facts import Facts, QueueFacts, Refusal, Unknown
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.run.local_broker import BrokerWatch, Located, Location
 from queueworker_operator.run.local_file import Document, with_values
+from worker_runtime.brokers.base import BrokerError
 
 #: Events that are kept for up.json.
 KEPT_EVENTS = 50
@@ -64,6 +74,9 @@ class LocalResource:
         self.groups: dict[str, ProcessGroup] = {}
         self.left_work = 0
         self.broker = BrokerWatch(clock, host.wake)
+        self._queues = QueueReadings(clock)
+        #: Why the last action on the broker failed, until one succeeds.
+        self._broker_failed = ""
         self._uid = str(uuid.uuid4())
         self._finalizers: tuple[str, ...] = ()
         self._deleted_at: datetime | None = None
@@ -144,7 +157,6 @@ class LocalResource:
         assert self._asked is not None
         refusals = [Refusal(name, message) for name, message in self._refusals.items()]
         workers = await observe_processes(self.groups.values(), refusals, session, self._clock())
-        now = self._clock()
         metadata = self._asked.metadata.model_copy(
             update={
                 "uid": self._uid,
@@ -154,14 +166,32 @@ class LocalResource:
             }
         )
         resource = replace(self._asked, metadata=metadata, status=self.status)
-        for action in plan(resource, Facts(workers, self.broker.answer), now).actions:
-            self._act(action)
+        facts = Facts(workers, self.broker.answer, await self._queue())
+        try:
+            for action in plan(resource, facts, self._clock()).actions:
+                await self._act(action)
+        except BrokerError as error:
+            if str(error) != self._broker_failed:
+                self._host.say(self.name, f"{error}; the step is tried again")
+            self._broker_failed = str(error)
         if self.deleting and not self._finalizers and not any(g.workers for g in self.groups.values()):
             self.gone = True
             self.broker.stop()
+            await self._queues.close()
             self._host.say(self.name, "is gone")
 
-    def _act(self, action: Action) -> None:
+    async def _queue(self) -> QueueFacts | Unknown:
+        if self._located is None or self._accepted is None:
+            return Unknown("the broker has not been found yet", self._clock())
+        return await self._queues.latest(Access(self._located.url), self._accepted.spec)
+
+    async def _on_the_broker(self, action: BrokerAction) -> None:
+        """Raises BrokerError."""
+        if self._located is not None and self._accepted is not None:
+            await act_on_broker(Access(self._located.url), self._accepted.spec, action)
+            self._broker_failed = ""
+
+    async def _act(self, action: Action) -> None:
         match action:
             case EnsureFinalizer():
                 self._finalizers = (FINALIZER,)
@@ -177,6 +207,8 @@ class LocalResource:
             case DeleteRevision(_, deployment):
                 group = self.groups.pop(deployment, None)
                 self.left_work += group.left_work if group else 0
+            case FenceRevision() | UnfenceRevision() | RecoverWork() | ReturnStaged() | PromoteDelayed():
+                await self._on_the_broker(action)
             case AdoptRevision():
                 pass  # a group of processes is ours or does not exist
             case EmitEvent(reason, type_, message, key):
@@ -228,6 +260,7 @@ class LocalResource:
     async def drain(self) -> None:
         """Stop every worker: SIGTERM, their time, then SIGKILL."""
         self.broker.stop()
+        await self._queues.close()
         for group in self.groups.values():
             group.scale(0)
         await asyncio.gather(*(group.ended() for group in self.groups.values()))

@@ -1,0 +1,176 @@
+"""Readings of queues on their brokers, as facts.
+
+Each queue is read in the background of its own: a broker that does not answer costs a pass a fraction of a
+second, and no other broker anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from queueworker_operator.api.revisions import broker_identity
+from queueworker_operator.api.types import QueueWorkerSpec
+from queueworker_operator.observe.access import Access, opened
+from queueworker_operator.plan.queue_facts import LiveWorkers, QueueFacts, Unknown
+from worker_runtime.brokers.base import PROTOCOL, Inspector, QueueReading, Role, Timing
+from worker_runtime.brokers.connect import broker_from_url
+
+#: A newer reading than this is used as it is.
+NEW_ENOUGH = timedelta(seconds=0.5)
+#: Seconds that a pass waits for a reading; later ones count for the next pass.
+PATIENCE = 0.5
+#: Seconds that one reading may take.
+READ_SECONDS = 5.0
+#: The connection of a queue that nobody asked for since then is closed, and later all is forgotten of it: how
+#: long it has been quiet, too.
+IDLE, FORGOTTEN = timedelta(seconds=5), timedelta(minutes=5)
+
+_Key = tuple[Access, str, str]
+
+
+@dataclass(slots=True)
+class _Queue:
+    #: Kept between readings, except where its files are not.
+    inspector: Inspector | None
+    asked_at: datetime
+    reading: asyncio.Task[None] | None = None
+    newest: QueueFacts | None = None
+    marks: tuple[object, ...] | None = None
+    quiet_since: datetime | None = None
+    error: str = "it has not been read yet"
+
+
+class QueueReadings:
+    """`clock` gives aware times. `close` ends all that is under way."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._queues: dict[_Key, _Queue] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def latest(self, access: Access, spec: QueueWorkerSpec) -> QueueFacts | Unknown:
+        """The newest reading of the queue of `spec`, or Unknown with the reason. Waits a moment for a new
+        one. Never raises."""
+        now = self._clock()
+        self._forget(now)
+        key = (access, spec.broker.namespace, spec.queue.name)
+        queue = self._queues.setdefault(key, _Queue(None, now))
+        queue.asked_at = now
+        if queue.newest is None or now - queue.newest.observed_at >= NEW_ENOUGH:
+            if queue.reading is None or queue.reading.done():
+                queue.reading = asyncio.create_task(self._read(key, queue))
+            await asyncio.wait({queue.reading}, timeout=PATIENCE)
+        if queue.newest is None:
+            return Unknown(f"the queue could not be read: {queue.error}", now)
+        return replace(
+            queue.newest, identity=broker_identity(spec.broker), has_registry=spec.broker.redis is not None
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for queue in self._queues.values():
+            self._hang_up(queue)
+        self._queues.clear()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _read(self, key: _Key, queue: _Queue) -> None:
+        access, namespace, name = key
+        began = self._clock()
+        told: Callable[[str], str] = str
+        try:
+            with opened(access) as place:
+                told = place.told
+                inspector = queue.inspector
+                if inspector is None:
+                    timing = Timing(command_timeout=READ_SECONDS)
+                    inspector = broker_from_url(place.url, namespace, timing).inspector()
+                    queue.inspector = None if access.files else inspector
+                try:
+                    async with asyncio.timeout(READ_SECONDS):
+                        reading = await inspector.read(name)
+                finally:
+                    if access.files:
+                        await inspector.close()
+        except TimeoutError:
+            queue.error = f"no answer within {READ_SECONDS:g} s"
+        except Exception as error:  # a client library's own error too: it must not end a pass
+            queue.error = told(str(error)) or type(error).__name__
+        else:
+            marks = _marks(reading)
+            if marks != queue.marks or _registry(reading):
+                queue.quiet_since = None if _registry(reading) else self._clock()
+            queue.marks = marks
+            # Of the moment before it was asked: a reading never counts as newer than it is.
+            queue.newest = _facts(reading, began, queue.quiet_since)
+
+    def _forget(self, now: datetime) -> None:
+        for key, queue in list(self._queues.items()):
+            if now - queue.asked_at > IDLE and queue.inspector is not None:
+                self._hang_up(queue)
+            if now - queue.asked_at > FORGOTTEN:
+                del self._queues[key]
+
+    def _hang_up(self, queue: _Queue) -> None:
+        inspector, reading = queue.inspector, queue.reading
+        queue.inspector = queue.reading = None
+        if inspector is not None:
+            task = asyncio.create_task(_close(inspector, reading))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+async def _close(inspector: Inspector, reading: asyncio.Task[None] | None) -> None:
+    if reading is not None:
+        reading.cancel()
+        await asyncio.wait({reading})
+    with suppress(Exception):  # the connection is given up either way
+        await inspector.close()
+
+
+def _registry(reading: QueueReading) -> int:
+    return reading.staging + reading.reserved + reading.owned
+
+
+def _marks(reading: QueueReading) -> tuple[object, ...]:
+    """What changes when anybody moves anything private, or lifts or sets a fence, also between two readings,
+    and when another server answers."""
+    ledger = tuple(sorted(reading.ledger.items(), key=str))
+    fences = tuple(sorted(reading.fences.items()))
+    return (reading.server, _registry(reading), reading.delayed, reading.poison, ledger, fences)
+
+
+def _facts(reading: QueueReading, observed_at: datetime, quiet_since: datetime | None) -> QueueFacts:
+    return QueueFacts(
+        observed_at=observed_at,
+        identity="",
+        has_registry=True,
+        primary=reading.role is Role.PRIMARY,
+        staging=reading.staging,
+        reserved=reading.reserved,
+        owned=reading.owned,
+        delayed=reading.delayed,
+        owned_by={
+            revision: owned
+            for revision, row in reading.ledger.items()
+            if (owned := row.claimed - row.committed - row.rejected - row.released - row.taken_over)
+        },
+        fences=dict(reading.fences),
+        live=_live(reading),
+        quiet_since=quiet_since,
+    )
+
+
+def _live(reading: QueueReading) -> dict[str, LiveWorkers]:
+    capable: Counter[str] = Counter()
+    receiving: Counter[str] = Counter()
+    outstanding: Counter[str] = Counter()
+    for one in reading.workers:
+        capable[one.revision] += one.protocol == PROTOCOL
+        receiving[one.revision] += one.receiving
+        outstanding[one.revision] += one.outstanding
+    return {name: LiveWorkers(capable[name], receiving[name], outstanding[name]) for name in capable}

@@ -1,0 +1,87 @@
+"""What the broker says of a queue, as far as a rollout has to know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+#: Older observations count as Unknown.
+FRESH = timedelta(seconds=15)
+#: The name under which a fence holds for every revision.
+EVERY_REVISION = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody could look, or looked too long ago. Never lets anything pass."""
+
+    reason: str
+    observed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorkers:
+    """Workers of one revision that announced themselves on the broker and have not fallen silent."""
+
+    #: Those that can recover reservations.
+    capable: int = 0
+    #: Those that said that they take work. A worker that stands still is counted until it falls silent.
+    receiving: int = 0
+    #: What they said they hold; older than the books.
+    outstanding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """One reading of one queue."""
+
+    observed_at: datetime
+    #: `api.revisions.broker_identity(spec.broker)` of the spec whose queue was read.
+    identity: str
+    #: False for a broker that hands out again by itself what nobody confirmed, to any worker (JetStream).
+    has_registry: bool
+    #: Whether the server is known to be the primary: only its word proves that something is not there.
+    primary: bool
+    #: What a blocking wait moved out of ready.
+    staging: int
+    #: Messages in reservations: taken, not yet claimed.
+    reserved: int
+    #: Deliveries that a worker owns, and by the ledger for each revision.
+    owned: int
+    delayed: int
+    owned_by: Mapping[str, int] = field(default_factory=dict)
+    #: Revision or EVERY_REVISION -> reason.
+    fences: Mapping[str, str] = field(default_factory=dict)
+    live: Mapping[str, LiveWorkers] = field(default_factory=dict)
+    #: Since when every reading showed an empty registry and no movement; None while something is there.
+    quiet_since: datetime | None = None
+
+    @property
+    def private(self) -> int:
+        """Messages in places that only workers of protocol Reservation can read."""
+        return self.staging + self.reserved + self.owned + self.delayed
+
+    @property
+    def registry(self) -> int:
+        """What only a worker of protocol Reservation, or the operator, can return to the queue at once."""
+        return self.staging + self.reserved + self.owned
+
+    def is_fenced(self, revision: str) -> bool:
+        return revision in self.fences or EVERY_REVISION in self.fences
+
+    def of(self, revision: str) -> LiveWorkers:
+        return self.live.get(revision, LiveWorkers())
+
+    def outstanding(self, revision: str) -> int:
+        """What workers of a revision own, dead ones included where the broker keeps books of it."""
+        return self.owned_by.get(revision, 0) if self.has_registry else self.of(revision).outstanding
+
+    def capable_besides(self, revisions: frozenset[str]) -> int:
+        """Live workers of other revisions, of whatever QueueWorker, that can recover reservations. Those of a
+        fenced revision are on their way out themselves and do not count."""
+        return sum(
+            live.capable
+            for name, live in self.live.items()
+            if name not in revisions and not self.is_fenced(name)
+        )

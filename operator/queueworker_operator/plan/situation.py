@@ -1,0 +1,201 @@
+"""Everything that a strategy decides from, and what follows from it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, Stage
+from queueworker_operator.api.revisions import Revision
+from queueworker_operator.api.types import Protocol, QueueWorkerStatus
+from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
+from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
+from queueworker_operator.plan.split import is_empty, serving
+from queueworker_operator.plan.way_out import Departure
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One resource at one moment."""
+
+    target: Revision
+    #: Workers that are wanted.
+    desired: int
+    previous: QueueWorkerStatus
+    #: Each revision that exists and is ours.
+    revisions: tuple[RevisionFacts, ...]
+    #: Whether trying to create the target makes sense, what came of the last try, and the broker.
+    creatable: Pass | Fail
+    accepted: Pass | Fail
+    reachable: Guard
+    queue: QueueFacts | Unknown
+    #: Begins the reason of every fence that this resource sets.
+    mark: str
+    #: How long a registry must have been empty and still.
+    quiet: timedelta
+    #: Whether the work that only older workers take is gone.
+    old_work: Guard
+
+    @property
+    def guard(self) -> Guard:
+        """What stops a change from going on, or Pass."""
+        return first_obstacle(self.creatable, self.accepted, self.broker)
+
+    @property
+    def broker(self) -> Guard:
+        """Whether it is reachable; beside other revisions, also whether the queue could be read."""
+        return first_obstacle(self.reachable, self.readable if self.others else Pass())
+
+    @property
+    def proven(self) -> bool:
+        return isinstance(self.guard, Pass)
+
+    @property
+    def is_back(self) -> bool:
+        """The target is the stable revision: no guard is needed to keep, restore or scale it."""
+        stable = self.previous.stable
+        return stable is not None and stable.revision == self.target.name
+
+    @property
+    def moves(self) -> bool:
+        """The target may be scaled. Once begun, a new number still applies; only a proven guard begins."""
+        rollout = self.previous.rollout
+        begun = rollout and rollout.target == self.target.name
+        begun = begun and rollout is not None and rollout.stage in (Stage.PROMOTING, *WAY_OUT)
+        return self.is_back or self.proven or bool(begun)
+
+    @property
+    def current(self) -> RevisionFacts | None:
+        """The target, if it exists."""
+        return next((r for r in self.revisions if r.name == self.target.name), None)
+
+    @property
+    def others(self) -> list[RevisionFacts]:
+        """All but the target: the stable one first, then the newest. Who comes first is drained last."""
+        stable = self.previous.stable.revision if self.previous.stable else None
+        rest = [r for r in self.revisions if r.name != self.target.name]
+        return sorted(rest, key=lambda r: (r.name != stable, -r.created, r.name))
+
+    # -- the queue ---------------------------------------------------------------------------------
+
+    @property
+    def readable(self) -> Pass | Unknown:
+        """Whether the queue could be read."""
+        return self.queue if isinstance(self.queue, Unknown) else Pass()
+
+    def is_fenced(self, revision: str) -> bool:
+        return isinstance(self.queue, QueueFacts) and self.queue.is_fenced(revision)
+
+    @property
+    def receives(self) -> Guard:
+        """Whether the target's workers may take work. (Asked only when others could take it instead.)"""
+        if isinstance(self.queue, Unknown):
+            return self.queue
+        name = self.target.name
+        if self.target.protocol is Protocol.LEGACY or not self.queue.is_fenced(name):
+            return Pass()
+        if self.own_fence_on_target:
+            return Wait(ConditionReason.TARGET_FENCED, f"The fence on {name} is being lifted.")
+        return Wait(
+            ConditionReason.TARGET_FENCED,
+            f"Somebody fenced {name} on the broker: lift it with `queueworker unfence`.",
+        )
+
+    @property
+    def own_fence_on_target(self) -> bool:
+        """The target left once, and is wanted again."""
+        reason = self.queue.fences.get(self.target.name, "") if isinstance(self.queue, QueueFacts) else ""
+        return bool(self.desired) and reason.startswith(self.mark)
+
+    @property
+    def strays(self) -> bool:
+        """Something is staged that no worker will take: Legacy ones serve, and no other is alive."""
+        return (
+            self.target.protocol is Protocol.LEGACY
+            and isinstance(self.queue, QueueFacts)
+            and self.queue.staging > 0
+            and not self.queue.capable_besides(frozenset())
+        )
+
+    # -- the guarded way ---------------------------------------------------------------------------
+
+    @property
+    def departure(self) -> Departure:
+        """What leaves if the guarded way is taken."""
+        rollout = self.previous.rollout
+        return Departure(
+            leaving=self._leaving,
+            target=self.target.name,
+            wanted=self.desired,
+            target_protocol=self.target.protocol,
+            receiver=self._receiver,
+            mark=self.mark,
+            quiet=self.quiet,
+            before=rollout.stage if rollout else None,
+        )
+
+    @property
+    def _leaving(self) -> tuple[RevisionFacts, ...]:
+        # Where nobody else recovers, an empty revision that is still there is proof to be given, too.
+        nobody_else = self.target.protocol is Protocol.LEGACY or not self.desired
+        capable = [
+            r for r in self.others if r.protocol is Protocol.RESERVATION and (nobody_else or not is_empty(r))
+        ]
+        current = self.current
+        ends = current and not self.desired and (current.desired or current.alive)
+        if current and ends and current.protocol is Protocol.RESERVATION:
+            capable.append(current)
+        return tuple(capable)
+
+    @property
+    def goes_back(self) -> bool:
+        """Back to what served before, to a Legacy revision, or to no worker at all."""
+        if self.target.protocol is Protocol.LEGACY and not self.is_back:
+            return True
+        returns = self.is_back or self.previous.previous == self.target.name or self._went_back
+        return bool(self._leaving) and (
+            returns or self.target.protocol is Protocol.LEGACY or not self.desired
+        )
+
+    @property
+    def _went_back(self) -> bool:
+        """A fence of ours says so, also when the status was lost."""
+        queue = self.queue
+        return isinstance(queue, QueueFacts) and any(
+            queue.fences.get(r.name, "").startswith(self.mark) for r in self._leaving
+        )
+
+    @property
+    def _receiver(self) -> Guard:
+        """A revision that was not yet stable stops at once; one that serves alone, when the target serves as
+        many workers."""
+        if not self.desired:
+            return Pass()
+        if not isinstance(self.receives, Pass):
+            return self.receives
+        current = self.current
+        needed = 1 if self.is_back else min(self.desired, max(1, sum(map(serving, self._leaving))))
+        if current is not None and serving(current) >= needed:
+            return Pass()
+        return Wait(
+            ConditionReason.WAITING_FOR_RECEIVER,
+            f"{needed} workers of {self.target.name} have to serve before others stop receiving.",
+        )
+
+    def last_capable_guard(self, going: Iterable[RevisionFacts]) -> Guard:
+        """Whether these revisions may lose their last workers in a change forward."""
+        names = frozenset(r.name for r in going)
+        if not names:
+            return Pass()
+        if isinstance(self.queue, Unknown):
+            return self.queue
+        alive = any(self.queue.of(name).capable for name in names)
+        if not self.queue.has_registry or not alive or self.queue.capable_besides(names):
+            return Pass()
+        return Wait(
+            ConditionReason.NO_CAPABLE_CONSUMER,
+            f"No worker of {self.target.name} is on the broker's list of live workers: the last ones that "
+            "can recover reservations stay until one is.",
+        )

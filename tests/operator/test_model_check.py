@@ -1,0 +1,217 @@
+"""Every state that a small world can get into, and the promises that hold in each (S1, S2, S3, S5, S6).
+
+S1 never retire the last consumer that could recover what is reserved before nothing is.
+S2 never promote on what could not be seen.
+S3 never two stable revisions.
+S5 whatever was begun ends in Idle once the broker answers.
+S6 a queue is never left without a receiver by the operator's doing.
+
+A broken promise prints as the story that led to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+from queueworker_operator.api.reasons import Stage
+from tests.operator.small_world import (
+    NAMES,
+    NONE,
+    Group,
+    Rules,
+    Status,
+    Step,
+    World,
+    decide,
+    do,
+    happenings,
+)
+
+#: More rounds than any way takes in which all goes well.
+ENOUGH = 20
+
+
+def begin(wanted: int, edits: int, of: str = "b") -> World:
+    """b is asked for where a serves; or a where b serves, which took over from it."""
+    if of == "a":
+        status = Status("b", "a", Stage.IDLE, "b")
+        groups = (NONE, Group(True, wanted, wanted))
+        return begin(wanted, edits)._replace(target="a", groups=groups, status=status)
+    return World(
+        target="b",
+        wanted=wanted,
+        groups=(Group(True, wanted, wanted), NONE),
+        reserved=0,
+        owned=(0, 0),
+        staged=0,
+        fences=(False, False),
+        ghost=False,
+        seen=True,
+        quiet=False,
+        status=Status("a", "", Stage.IDLE, "a"),
+        edits=edits,
+    )
+
+
+class Explored:
+    """All states that can be reached, each with the step that led to it first."""
+
+    def __init__(self, rules: Rules, start: World, limit: int, whole: bool) -> None:
+        """`whole`: nothing else moves during a pass, which may still end after any of its actions."""
+        self.rules, self.limit, self.whole = rules, limit, whole
+        self.before: dict[World, tuple[str, World] | None] = {start: None}
+        #: States from which all ends well, as far as that was followed.
+        self.arrives: set[World] = set()
+
+    def explore(self) -> int:
+        todo = deque(self.before)
+        while todo:
+            world = todo.popleft()
+            self.arrive(world)
+            for said, after in self.steps(world):
+                if after not in self.before:
+                    self.before[after] = (said, world)
+                    todo.append(after)
+        return len(self.before)
+
+    def steps(self, world: World) -> Iterator[Step]:
+        yield from happenings(self.rules, world, self.limit)
+        if world.pending:
+            self.check_action(world, world)
+            yield from do(world)
+            yield "the operator dies and is started again", world._replace(pending=())
+        elif decided := decide(self.rules, world):
+            self.check_decision(world, decided)
+            if self.whole:
+                yield from self.passes(world, world._replace(pending=decided))
+                return
+            yield "the operator looks and decides", world._replace(pending=decided)
+
+    def passes(self, began: World, world: World) -> Iterator[Step]:
+        """Every beginning of the pass, each of which may be all that was done."""
+        worlds = [world]
+        while worlds and worlds[0].pending:
+            self.check_action(worlds[0], began)
+            steps = [step for one in worlds for step in do(one)]
+            worlds = [after for _, after in steps]
+            for said, after in steps:
+                yield f"a pass up to: {said}", after._replace(pending=())
+
+    # -- promises ----------------------------------------------------------------------------------
+
+    def check_decision(self, world: World, decided: tuple[tuple[object, ...], ...]) -> None:
+        receivers, after = self.rules.receivers(world), world
+        for action in decided:
+            match action:
+                case ("scale", int(index), 0) if self.rules.capable(index) and world.groups[index].ready:
+                    others = self.rules.successors(world, index)
+                    proven = world.seen and world.quiet and not world.registry and world.fences[index]
+                    self.promise(bool(others or proven), world, "S1: the last capable consumer is retired")
+                case ("status", Status(stable=stable)) if stable != world.status.stable:
+                    self.promise(world.seen, world, "S2: promoted without a broker")
+                    other = world.groups[1 - NAMES.index(stable)]
+                    alone = not (other.desired or other.ready or other.stopping)
+                    self.promise(alone, world, "S3: promoted beside another revision")
+            if world.seen:
+                *_, (_, after) = do(after._replace(pending=(action,)))
+                left = self.rules.receivers(after)
+                self.promise(
+                    bool(left or not receivers or not world.wanted),
+                    world,
+                    f"S6: nobody receives after {action}",
+                )
+
+    def check_action(self, world: World, began: World) -> None:
+        """What was proven must still be true when it is acted on."""
+        match world.pending[0]:
+            case ("scale", int(index), 0) if self.rules.capable(index) and world.groups[index].ready:
+                # One that died meanwhile is started again.
+                wanted = self.rules.capable(1 - index) and world.groups[1 - index].desired
+                others = wanted or self.rules.successors(world, index)
+                held = world.reserved + sum(world.owned)
+                self.promise(bool(others or not held), began, "S1: work is stranded by a retirement")
+
+    def arrive(self, world: World) -> None:
+        """S5, and nothing is left where a Legacy worker cannot read it."""
+        path = []
+        now = world
+        for _ in range(ENOUGH):
+            if now in self.arrives:
+                self.arrives.update(path)
+                return
+            path.append(now)
+            after = self.all_goes_well(now)
+            if after == now:
+                break
+            now = after
+        status, other = now.status, now.groups[1 - NAMES.index(now.target)]
+        done = status.stage is Stage.IDLE and status.stable == now.target and not other.exists
+        self.promise(done, world, f"S5: it ends in {now}")
+        stranded = now.registry and not self.rules.live_capable(now)
+        self.promise(not stranded, world, f"S5: work is left where nobody reads it: {now}")
+        self.arrives.update(path)
+
+    def all_goes_well(self, world: World) -> World:
+        """One round: the broker answers, workers start, stop and settle, and the operator does one pass."""
+        groups = tuple(g._replace(ready=g.desired, stopping=0) if g.exists else g for g in world.groups)
+        world = world._replace(seen=True, pending=(), groups=(groups[0], groups[1]))
+        if self.rules.live_capable(world):
+            world = world._replace(reserved=0, owned=(0, 0))
+            if any(self.rules.capable(i) and groups[i].ready and not world.fences[i] for i in (0, 1)):
+                world = world._replace(staged=0)
+        world = world._replace(quiet=not world.registry)
+        world = world._replace(pending=decide(self.rules, world))
+        while world.pending:
+            *_, (_, world) = do(world)
+        return world
+
+    def promise(self, kept: bool, world: World, text: str) -> None:
+        assert kept, f"{text}\n\n{self.story(world)}"
+
+    def story(self, world: World) -> str:
+        steps = [f"  and now:  {_look(world)}"]
+        while (step := self.before[world]) is not None:
+            said, world = step
+            steps.append(f"- {said}")
+        return "\n".join([f"  at first: {_look(world)}", *reversed(steps)])
+
+
+def _look(world: World) -> str:
+    groups = ", ".join(
+        f"{name} {group.ready} of {group.desired} ready"
+        + (f" and {group.stopping} stopping" if group.stopping else "")
+        for name, group in zip(NAMES, world.groups, strict=True)
+        if group.exists
+    )
+    registry = f"reserved {world.reserved}, owned {world.owned}, staged {world.staged}"
+    fences = [name for name, fenced in zip(NAMES, world.fences, strict=True) if fenced] or "none"
+    return (
+        f"{world.target} is wanted; {groups}; {registry}; fences: {fences}; {world.status.stage}, "
+        f"stable {world.status.stable}; decided: {list(world.pending)}"
+    )
+
+
+ALL_OF_IT = [
+    pytest.param("b", 1, 1, 1, True, id="another wish half way", marks=pytest.mark.soak),
+    pytest.param("b", 1, 2, 1, False, id="one worker", marks=pytest.mark.soak),
+    pytest.param("a", 2, 2, 1, True, id="two workers", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["both capable", "a is Legacy"])
+@pytest.mark.parametrize(
+    ("of", "wanted", "limit", "edits", "whole"),
+    [
+        pytest.param("a", 1, 1, 0, False, id="back, with anything between two actions"),
+        pytest.param("b", 1, 1, 0, False, id="forward, with anything between two actions"),
+        pytest.param("a", 1, 2, 0, True, id="two in the registry"),
+        pytest.param("a", 2, 1, 0, True, id="two workers"),
+        *ALL_OF_IT,
+    ],
+)
+def test_promises(of: str, wanted: int, limit: int, edits: int, whole: bool, legacy: bool) -> None:
+    explored = Explored(Rules(legacy), begin(wanted, edits, of), limit, whole)
+    assert explored.explore() > 500, "a world in which little happens proves little"
