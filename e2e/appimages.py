@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from e2e import baseimages, cache
+from e2e import baseimages, cache, natsimage
 from e2e.engine import Engine
 from e2e.failure import SetupError
 from e2e.locations import IMAGE_RECIPES, REPOSITORY, cache_root
@@ -15,7 +15,13 @@ from e2e.progress import Progress
 WORKER_IMAGE = "queueworker/worker:dev"
 OPERATOR_IMAGE = "queueworker/operator:dev"
 DEMO_WORKER_IMAGE = "queueworker/demo-worker:dev"
-ALL_IMAGES = (OPERATOR_IMAGE, WORKER_IMAGE, DEMO_WORKER_IMAGE, baseimages.BROKER_IMAGE)
+ALL_IMAGES = (
+    OPERATOR_IMAGE,
+    WORKER_IMAGE,
+    DEMO_WORKER_IMAGE,
+    baseimages.BROKER_IMAGE,
+    natsimage.NATS_IMAGE,
+)
 # Settings of the host's pip by which a build finds packages; certificates are in the builder image.
 PIP_SETTINGS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 
@@ -57,13 +63,13 @@ def build_all(engine: Engine, progress: Progress) -> list[BuiltImage]:
                 dockerfile=REPOSITORY / "examples" / "Dockerfile",
                 arguments={"WORKER_IMAGE": WORKER_IMAGE},
             )
-        broker = baseimages.broker(engine, progress)
+        brokers = (baseimages.broker(engine, progress), natsimage.nats(engine, progress))
         if engine.private:
             # What older builds left. The age keeps away from builds that run beside this one.
             engine.docker("image", "prune", "--force", "--filter", "until=2h", check=False)
     below = _size(engine, base.runtime)
     built = [(tag, below) for tag in (WORKER_IMAGE, OPERATOR_IMAGE, DEMO_WORKER_IMAGE)]
-    return [_measured(engine, tag, size) for tag, size in (*built, (broker, 0.0))]
+    return [_measured(engine, tag, size) for tag, size in (*built, *((one, 0.0) for one in brokers))]
 
 
 def _measured(engine: Engine, reference: str, below: float) -> BuiltImage:

@@ -113,12 +113,20 @@ class Story:
         spec: Body = {"containers": [container]}
         if on_node:
             spec |= {"nodeName": on_node}
-        labels = {"app": BROKER}
+        host, port = self.given_server(BROKER, spec, 6379)
+        login = f":{password}@" if password else ""
+        self.url = f"redis://{login}{host}:{port}/0"
+        wait_until(lambda: self._answers(), f"the broker at {host}:{port} answers", SOON)
+        return self.url
+
+    def given_server(self, name: str, spec: Body, port: int) -> tuple[str, int]:
+        """A pod that is ready, and the host and port under which pods and this machine reach it."""
+        labels = {"app": name}
         self.kubectl.apply(
             {
                 "apiVersion": "apps/v1",
                 "kind": "Deployment",
-                "metadata": {"name": BROKER},
+                "metadata": {"name": name},
                 "spec": {
                     "selector": {"matchLabels": labels},
                     "template": {"metadata": {"labels": labels}, "spec": spec},
@@ -127,16 +135,12 @@ class Story:
             {
                 "apiVersion": "v1",
                 "kind": "Service",
-                "metadata": {"name": BROKER},
-                "spec": {"type": "NodePort", "selector": labels, "ports": [{"port": 6379}]},
+                "metadata": {"name": name},
+                "spec": {"type": "NodePort", "selector": labels, "ports": [{"port": port}]},
             },
         )
-        self.kubectl("rollout", "status", f"deployment/{BROKER}", "--timeout=90s")
-        port = self.kubectl.json("get", "service", BROKER)["spec"]["ports"][0]["nodePort"]
-        login = f":{password}@" if password else ""
-        self.url = f"redis://{login}{self.node}:{port}/0"
-        wait_until(lambda: self._answers(), f"the broker at {self.node}:{port} answers", SOON)
-        return self.url
+        self.kubectl("rollout", "status", f"deployment/{name}", "--timeout=90s")
+        return self.node, int(self.kubectl.json("get", "service", name)["spec"]["ports"][0]["nodePort"])
 
     def given_secret(self, name: str, **values: str) -> None:
         self.kubectl.apply(

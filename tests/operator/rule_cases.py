@@ -103,7 +103,7 @@ CHANGES = (
         "nats-namespace-immutable",
         on_nats(),
         on_nats(stream={"replicas": 3}, credentials={"token": {"name": "s"}}),
-        on_nats(namespace="other"),
+        on_nats(queueNamespace="other"),
     ),
     Change(
         "key-namespace-immutable",
@@ -134,7 +134,7 @@ MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("spec.broker.redis.topology", body(spec__broker__redis__topology="Dragonfly")),
     ("spec.broker.redis.url", body(spec__broker__redis__url="")),
     ("spec.broker.nats.url", on_nats(url="")),
-    ("spec.broker.nats.namespace", on_nats(namespace="")),
+    ("spec.broker.nats.queueNamespace", on_nats(queueNamespace="")),
     ("spec.broker.nats.credentials.login.name", on_nats(credentials={"login": {}})),
     ("spec.broker.nats.stream.replicas", on_nats(stream={"replicas": 6})),
     ("spec.broker.nats.stream.storage", on_nats(stream={"storage": "disk"})),

@@ -84,7 +84,7 @@ def test_credentials_for_nats_are_files_of_the_worker_alone() -> None:
     nats = {
         "secretRef": {"name": "mails-nats", "key": "uri"},
         "credentials": {"login": {"name": "login"}},
-        "tls": {"ca": {"name": "tls"}, "certificate": {"name": "tls"}},
+        "tls": {"ca": {"name": "tls", "key": "root.pem"}, "certificate": {"name": "tls"}},
     }
     given = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     resource = _resource(given, broker={"nats": nats}, volumes=[{"name": "data", "emptyDir": {}}])
@@ -115,7 +115,11 @@ def test_credentials_for_nats_are_files_of_the_worker_alone() -> None:
                     {
                         "secret": {
                             "name": "tls",
-                            "items": [{"key": key, "path": key} for key in ("ca.crt", "tls.crt", "tls.key")],
+                            "items": [
+                                {"key": "root.pem", "path": "ca.crt"},
+                                {"key": "tls.crt", "path": "tls.crt"},
+                                {"key": "tls.key", "path": "tls.key"},
+                            ],
                         }
                     },
                 ]

@@ -157,7 +157,7 @@ async def test_a_queue_that_is_missing_is_told_with_the_command_that_makes_it(
 ) -> None:
     await queue.clear()
     nats = {
-        "namespace": "shop",
+        "queueNamespace": "shop",
         "credentials": {"login": {"name": "mails-nats"}},
         "stream": {"storage": "Memory", "ackWaitSeconds": 45, "maxDeliver": 7, "maxAckPending": 50},
     }

@@ -139,7 +139,7 @@ class Nats(Model):
         "A URL with a password or token belongs into secretRef.",
     )
     secret_ref: SecretRef | None = Field(default=None, description="Where the broker's URL is kept.")
-    namespace: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+    queue_namespace: Annotated[str, Field(min_length=1, max_length=128)] = Field(
         default="utopia-queue",
         description="Whose queue it is, as its streams say in their metadata; names do not carry it, so each "
         "namespace has an account of its own. Immutable.",

@@ -104,7 +104,7 @@ def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
 
 def _same_nats_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
     before, after = old.broker.nats, new.broker.nats
-    return before is None or after is None or before.namespace == after.namespace
+    return before is None or after is None or before.queue_namespace == after.queue_namespace
 
 
 RULES: tuple[Rule, ...] = (
@@ -241,9 +241,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(
         "nats-namespace-immutable",
         "spec.broker.nats",
-        "self.namespace == oldSelf.namespace",
-        "streams keep their owner: create another QueueWorker with the other namespace, then delete this one",
-        "spec.broker.nats.namespace",
+        "self.queueNamespace == oldSelf.queueNamespace",
+        "streams keep their owner: create another QueueWorker with the other queueNamespace, "
+        "then delete this one",
+        "spec.broker.nats.queueNamespace",
         _same_nats_namespace,
     ),
     Transition(

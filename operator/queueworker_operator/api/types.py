@@ -94,7 +94,7 @@ class Broker(_Model):
         """What workers get as QUEUEWORKER_NAMESPACE; empty where no member is set."""
         if self.redis is not None:
             return self.redis.key_namespace
-        return "" if self.nats is None else self.nats.namespace
+        return "" if self.nats is None else self.nats.queue_namespace
 
     @property
     def url(self) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.types import QueueWorkerSpec
 
-_USUAL_NAMESPACE = Nats.model_fields["namespace"].default
+_USUAL_NAMESPACE = Nats.model_fields["queue_namespace"].default
 
 
 def not_provisioned(spec: QueueWorkerSpec, missing: str) -> str:
@@ -37,8 +37,8 @@ def _command(spec: QueueWorkerSpec, more: str = "") -> str:
     else:
         where = f"the Secret {nats.secret_ref.name}" if nats.secret_ref else "spec.broker.nats.url"
         needed.append(f"QUEUEWORKER_BROKER_URL from {where}")
-    if nats.namespace != _USUAL_NAMESPACE:
-        words += f" --namespace {shlex.quote(nats.namespace)}"
+    if nats.queue_namespace != _USUAL_NAMESPACE:
+        words += f" --namespace {shlex.quote(nats.queue_namespace)}"
     if nats.stream:
         words += nats.stream.flags()
     if any(True for _ in nats.files()):
