@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Self
 
+from tests.nats_routes import Routes
 from tests.services import EmbeddedNats, free_port
 
 
@@ -12,16 +13,17 @@ class NatsCluster:
     """Ready for clients when the context is entered; its JetStream elects a leader shortly after."""
 
     def __init__(self, size: int = 3) -> None:
-        routes = [free_port() for _ in range(size)]
-        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+        self.routes = Routes(size)
+        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self.routes.ports)
         self._stack = contextlib.ExitStack()
         self.nodes = [
             EmbeddedNats(
                 port=free_port(),
                 config=f"server_name: n{number}\n"
-                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{urls}] }}',
+                f'cluster {{ name: c, listen: "127.0.0.1:{self.routes.targets[number]}",'
+                f' advertise: "127.0.0.1:{port}", routes: [{urls}] }}',
             )
-            for number, port in enumerate(routes)
+            for number, port in enumerate(self.routes.ports)
         ]
 
     @property
@@ -34,6 +36,7 @@ class NatsCluster:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self.routes)
             for node in self.nodes:
                 stack.enter_context(node)
             self._stack = stack.pop_all()

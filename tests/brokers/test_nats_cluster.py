@@ -141,3 +141,54 @@ async def test_without_a_majority_nothing_is_confirmed_and_all_goes_on_after_it(
 
 async def _receive_into(seen: set[bytes], consumer: Consumer) -> None:
     seen.update(each.payload for each in (await consumer.receive(10)).deliveries)
+
+
+async def test_a_leader_that_is_cut_off_from_the_others_confirms_nothing_that_is_lost(
+    cluster: NatsCluster, replicated: NatsSite
+) -> None:
+    """Its connections stay open, and it goes on to let clients in and to call itself the leader."""
+    site = replicated
+    await site.publish(*(b"%d" % n for n in range(300)))
+    name = await leader_of(site)
+    cut_off = cluster.node(name)
+    others = [node for node in cluster.nodes if node is not cut_off]
+    # Everybody's list of servers begins with the one that is cut off.
+    url = "nats://" + ",".join(f"127.0.0.1:{node.port}" for node in (cut_off, *others))
+    timing = dataclasses.replace(TIMING, command_timeout=1)
+    consumer, renewer = site.consumer(timing=timing, url=url), site.renewer(timing=timing, url=url)
+    committed: set[bytes] = set()
+    again: set[bytes] = set()
+
+    def note(settlement: Settlement, outcome: Outcome, _: str) -> None:
+        if outcome is Outcome.COMMITTED:
+            committed.add(settlement.delivery.payload)
+
+    async def work_until(done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not done():
+                try:
+                    deliveries = (await consumer.receive(20)).deliveries
+                    await renewer.extend(deliveries)
+                except BrokerError:
+                    continue
+                again.update({one.payload for one in deliveries} & committed)
+                await consumer.settle([Settlement(one, Action.COMMIT) for one in deliveries], note)
+
+    await work_until(lambda: len(committed) >= 100)
+    await site.provision(PLAN, replicas=3, ack_wait=2, update=True)
+    cluster.routes.isolate(name)
+    try:
+        alone = site.nats(timing, f"nats://127.0.0.1:{cut_off.port}").publisher()
+        with pytest.raises(BrokerError):
+            await alone.publish_many("q", [b'"alone"'])
+        await alone.close()
+        publisher = site.nats(timing, url).publisher()
+        await once_it_works(lambda: publisher.publish_many("q", [b'"meanwhile"']))
+        await publisher.close()
+        await work_until(lambda: b'"meanwhile"' in committed)
+    finally:
+        cluster.routes.heal()
+    await once_it_works(lambda: site.publish(b'"after"'))
+    wanted = {b"%d" % n for n in range(300)} | {b'"meanwhile"', b'"after"'}
+    await work_until(lambda: wanted <= committed)
+    assert not again

@@ -87,7 +87,11 @@ async def call(
     """One request to $JS.API. `doing` completes "NATS cannot ..."."""
     payload = b"" if body is None else json.dumps(body).encode()
     reply = await link.request(f"$JS.API.{subject}", payload, patience=patience)
-    return read_answer(reply, link.name, doing)
+    try:
+        return read_answer(reply, link.name, doing)
+    except BrokerUnavailableError:
+        link.move_on()
+        raise
 
 
 async def find(
@@ -143,6 +147,9 @@ async def get_messages(link: Link, stream: str, questions: Sequence[dict[str, An
             if error.code != NO_MESSAGE:
                 raise
             found.append(None)
+        except BrokerUnavailableError:
+            link.move_on()
+            raise
     return found
 
 

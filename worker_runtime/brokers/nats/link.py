@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 
 from worker_runtime.brokers.base import BrokerUnavailableError
 from worker_runtime.brokers.nats.address import Address
@@ -27,6 +28,8 @@ class Link:
         self._wire: Wire | None = None
         self._connecting = asyncio.Lock()
         self._shut = False
+        #: Which server of the URL the next connection begins with.
+        self._turn = 0
 
     @property
     def name(self) -> str:
@@ -42,7 +45,7 @@ class Link:
                 if self._shut:
                     raise NotSentError(f"NATS at {self._address.display_url}: this client was closed")
                 try:
-                    self._wire = await connect(self._address, self.timeout, self._name)
+                    self._wire = await connect(self._in_turn(), self.timeout, self._name)
                 except BrokerUnavailableError:
                     if loop.time() + pause > until:
                         raise
@@ -50,11 +53,25 @@ class Link:
                     pause = min(pause * 2, _LONGEST_PAUSE)
             return self._wire
 
+    def _in_turn(self) -> Address:
+        """The one after the last that was connected to comes first: a server may let everybody in and be cut
+        off from the others."""
+        servers = self._address.servers
+        if self._wire is not None:
+            self._turn = 1 + [str(one) for one in servers].index(self._wire.name)
+        first = self._turn % len(servers)
+        return replace(self._address, servers=servers[first:] + servers[:first])
+
+    def move_on(self) -> None:
+        """This server cannot reach who should answer. Where the URL names others, the next operation asks one
+        of them; what has no answer yet gets none."""
+        if len(self._address.servers) > 1:
+            self.drop()
+
     def drop(self) -> None:
         """Give the connection up at once; the next operation opens another."""
         if self._wire is not None:
             self._wire.close()
-            self._wire = None
 
     async def ask(
         self,

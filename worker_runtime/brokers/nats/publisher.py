@@ -114,6 +114,8 @@ class NatsPublisher:
             text = f"NATS at {self._link.name} did not confirm {lost} messages; {known}, {lost} may be, the"
             raise _confirming(LostReplyError(f"{text} others are not"), confirmed)
         if refusal is not None:
+            if isinstance(refusal, BrokerUnavailableError):
+                self._link.move_on()
             kinds = (BrokerUnavailableError, BrokerFullError, BrokerRefusedError)
             kind = next(one for one in kinds if isinstance(refusal, one))
             raise _confirming(kind(f"{refusal}; {known}"), confirmed)

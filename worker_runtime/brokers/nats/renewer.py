@@ -95,6 +95,7 @@ class NatsRenewer:
         if asked and not answered:
             raise LostReplyError(f"NATS at {wire.name} did not confirm that {len(asked)} deliveries go on")
         if nobody:
+            self._link.move_on()
             raise BrokerUnavailableError(
                 f"NATS at {wire.name}: nobody hears of {nobody} deliveries of {self._names.queue}: its"
                 " consumer is gone, or its servers are electing a leader"
