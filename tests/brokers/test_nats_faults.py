@@ -202,6 +202,31 @@ async def test_a_stream_that_is_purged_under_a_worker(on_nats: NatsSite) -> None
     assert (await on_nats.read()).ready == 0
 
 
+async def test_a_stream_that_is_deleted_under_a_worker_and_made_again(on_nats: NatsSite) -> None:
+    await on_nats.publish(b"1", b"2")
+    consumer, renewer = on_nats.consumer(timing=SHORT), on_nats.renewer(timing=SHORT)
+    held = (await receive(consumer)).deliveries
+    waiting = asyncio.create_task(receive(consumer))
+    await eventually(on_nats.somebody_waits)
+    await api.call(on_nats.link, f"STREAM.DELETE.{on_nats.names.stream}", None, "delete")
+    with pytest.raises(BrokerRefusedError, match="queueworker provision q"):
+        await waiting
+    with pytest.raises(BrokerUnavailableError, match="its consumer is gone"):
+        await renewer.extend(held)
+    assert await settle(consumer, held[:1], Action.COMMIT) == [Outcome.MISSING]
+    publisher = on_nats.nats(dataclasses.replace(CALM, command_timeout=0.5)).publisher()
+    with pytest.raises(BrokerUnavailableError, match="queueworker provision"):
+        await publisher.publish_many("q", [b"3"])
+    await publisher.close()
+    await on_nats.provision()
+    await on_nats.publish(b"4")
+    # What was handed out by the old stream must not act on the new one, whose messages have its numbers.
+    assert await settle(consumer, held[1:], Action.RELEASE) != [Outcome.COMMITTED]
+    [new] = (await receive(consumer)).deliveries
+    assert new.payload == b"4"
+    assert await settle(consumer, [new], Action.COMMIT) == [Outcome.COMMITTED]
+
+
 async def test_what_fits_under_max_ack_pending_comes_at_once(on_nats: NatsSite) -> None:
     await on_nats.provision(max_ack_pending=5, update=True)
     took = []

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 from tests.runtime.running import RunningWorker, environment, queueworker, wait_until
 from tests.services import EmbeddedNats
 from worker_runtime.brokers.base import QueueReading, Timing
+from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.address import parse_address
 from worker_runtime.brokers.nats.broker import NatsBroker
+from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.topology import Plan
 
 SOURCE = """
@@ -172,6 +175,52 @@ def test_a_worker_that_slept_past_the_ack_wait_settles_nothing_of_others(place: 
     sleeper.wait_for_counts(superseded=1, committed=0)
     assert place.reading().success == 1
     assert (sleeper.stop(), other.stop()) == (0, 0)
+
+
+def test_a_handler_that_takes_longer_than_the_ack_wait_runs_once(place: Place) -> None:
+    place.provision(ack_wait=2)
+    gate = place.directory / "gate"
+    place.publish({"n": 1, "wait": str(gate)}, {"n": 2})
+    flags = ("--expiry-seconds", "2")
+    slow = place.run(*flags).consuming()
+    slow.wait_for_counts(running=1, committed=1)
+    other = place.run(*flags).consuming()
+    deliveries = place.reading().total
+    time.sleep(5)  # the server would have handed it out twice more
+    assert place.reading().total == deliveries
+    gate.touch()
+    slow.wait_for_counts(committed=2)
+    assert sorted(slow.wrote()) == ["1", "2"]
+    other.wait_for_counts(committed=0)
+    assert (slow.stop(), other.stop()) == (0, 0)
+
+
+def test_a_worker_goes_on_after_its_queue_was_purged_and_deleted(place: Place) -> None:
+    def ask(subject: str) -> None:
+        async def ask() -> None:
+            link = Link(parse_address(place.server.url), 30.0, "test")
+            await api.call(link, subject, None, "meddle")
+            await link.close()
+
+        asyncio.run(ask())
+
+    gate = place.directory / "gate"
+    place.publish(*({"n": n, "wait": str(gate)} for n in range(30)))
+    worker = place.run().consuming()
+    worker.wait_for_counts(waiting=16, running=4)
+    ask("STREAM.PURGE.Q_Q")
+    gate.touch()
+    wait_until(lambda: len(worker.wrote()) == 20, "what it had in hand")
+    place.publish({"n": 100})
+    wait_until(lambda: "100" in worker.wrote(), "work after the purge")
+    wait_until(lambda: place.reading().owned == 0, "its commit")
+    ask("STREAM.DELETE.Q_Q")
+    worker.wait_for("queueworker provision q")
+    place.provision(ack_wait=30)
+    place.publish({"n": 101})
+    wait_until(lambda: "101" in worker.wrote(), "work after the queue was made again")
+    wait_until(lambda: place.reading().success == 1, "its commit")
+    assert worker.stop() == 0
 
 
 def test_a_worker_goes_on_after_its_server_was_killed(place: Place) -> None:
