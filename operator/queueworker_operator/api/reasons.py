@@ -64,6 +64,7 @@ class ConditionReason(StrEnum):
     WORKERS_FAILING = "WorkersFailing"
     BROKER_UNREACHABLE = "BrokerUnreachable"
 
+    PAUSED = "Paused"
     WAITING_FOR_RECEIVER = "WaitingForReceiver"
     TARGET_FENCED = "TargetFenced"
     RECEIVING_NOT_STOPPED = "ReceivingNotStopped"

@@ -161,6 +161,11 @@ class QueueWorkerSpec(_Model):
         default=Strategy.ROLLING,
         description="How a change is brought out. Rolling: surge the new revision, then drain the old one.",
     )
+    paused: bool = Field(
+        default=False,
+        description="Stops a change forward where it is; what runs goes on. The way back, a new number of "
+        "replicas and a deletion are not stopped.",
+    )
     protocol: Protocol = Field(
         default=Protocol.RESERVATION,
         description="What the image speaks. Legacy: a worker of utopia-php/queue 4 or the like, which can "

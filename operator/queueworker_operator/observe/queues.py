@@ -157,7 +157,7 @@ def _facts(reading: QueueReading, observed_at: datetime, quiet_since: datetime |
         owned_by={
             revision: owned
             for revision, row in reading.ledger.items()
-            if (owned := row.claimed - row.committed - row.rejected - row.released - row.taken_over)
+            if (owned := row.claimed - row.committed - row.rejected - row.released - row.taken_over) > 0
         },
         fences=dict(reading.fences),
         live=_live(reading),

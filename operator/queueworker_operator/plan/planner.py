@@ -100,6 +100,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         queue=queue,
         mark=f"QueueWorker {metadata.namespace or 'default'}/{metadata.name}: ",
         quiet=timedelta(seconds=spec.quiet_seconds),
+        paused=spec.paused,
         old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,
     )
     decision = rolling(situation, now)
@@ -123,7 +124,11 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
     actions += [AdoptRevision(r.name, r.deployment) for r in situation.revisions if not r.owned]
     actions += decision.actions
-    requeue = BLOCKED if not situation.proven else SETTLED if view.settled else MOVING
+    requeue = SETTLED if view.settled else MOVING
+    if not isinstance(
+        first_obstacle(situation.creatable, situation.accepted, reachable, situation.pause), Pass
+    ):
+        requeue = BLOCKED
     return _finish(actions, _scaled(metadata.generation, situation, decision), previous, status, requeue)
 
 

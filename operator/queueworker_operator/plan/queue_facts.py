@@ -74,8 +74,11 @@ class QueueFacts:
         return self.live.get(revision, LiveWorkers())
 
     def outstanding(self, revision: str) -> int:
-        """What workers of a revision own, dead ones included where the broker keeps books of it."""
-        return self.owned_by.get(revision, 0) if self.has_registry else self.of(revision).outstanding
+        """What workers of a revision own, dead ones included where the broker keeps books of it. Never more
+        than is owned at all: a failover can lose entries of the books."""
+        if not self.has_registry:
+            return self.of(revision).outstanding
+        return min(self.owned, self.owned_by.get(revision, 0))
 
     def capable_besides(self, revisions: frozenset[str]) -> int:
         """Live workers of other revisions, of whatever QueueWorker, that can recover reservations. Those of a

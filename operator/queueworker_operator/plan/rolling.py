@@ -59,7 +59,7 @@ def rolling(situation: Situation, now: datetime) -> Decision:
     downs, ups = _scale_others(others, shares)
     if current is None:
         if isinstance(situation.creatable, Pass) and (
-            situation.is_back or isinstance(situation.broker, Pass)
+            situation.is_back or isinstance(first_obstacle(situation.broker, situation.pause), Pass)
         ):
             ups.append(ApplyRevision(target, situation.desired))
     elif current.desired != situation.desired and _may_scale_target(situation, out, leaving):

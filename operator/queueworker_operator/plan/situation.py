@@ -37,11 +37,22 @@ class Situation:
     quiet: timedelta
     #: Whether the work that only older workers take is gone.
     old_work: Guard
+    paused: bool
 
     @property
     def guard(self) -> Guard:
         """What stops a change from going on, or Pass."""
-        return first_obstacle(self.creatable, self.accepted, self.broker)
+        return first_obstacle(self.creatable, self.accepted, self.broker, self.pause)
+
+    @property
+    def pause(self) -> Pass | Wait:
+        """Stops what goes forward, never what goes back."""
+        if not self.paused or self.is_back or self.goes_back:
+            return Pass()
+        return Wait(
+            ConditionReason.PAUSED,
+            f"The change to {self.target.name} is paused: set spec.paused to false to go on, or undo it.",
+        )
 
     @property
     def broker(self) -> Guard:

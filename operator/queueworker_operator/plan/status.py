@@ -57,6 +57,10 @@ class View:
     out: WayOut | None
 
     @property
+    def paused(self) -> bool:
+        return isinstance(self.blocker, Wait) and self.blocker.reason is ConditionReason.PAUSED
+
+    @property
     def settled(self) -> bool:
         """The world is as the spec wants it."""
         return (
@@ -141,7 +145,9 @@ def _rollout(
     same = same and (before.stage is Stage.DELETING) == (view.stage is Stage.DELETING) if before else False
     if before is None or not same:
         return shown
-    moved = before.stage is not view.stage or _got_further(previous.revisions, revisions, view)
+    ready = previous.condition(ConditionType.READY)
+    goes_on = ready is not None and ready.reason == ConditionReason.PAUSED and not view.paused
+    moved = goes_on or before.stage is not view.stage or _got_further(previous.revisions, revisions, view)
     progressed_at = now if moved else before.progressed_at or before.started_at
     return shown.model_copy(update={"started_at": before.started_at, "progressed_at": progressed_at})
 
@@ -175,7 +181,7 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
     count = f"{available} of {view.wanted} workers are available"
     words: dict[ConditionType, _Word] = {}
     stalled = _stalled(view, rollout, now)
-    reconciling = None if stalled or view.settled else _reconciling(view)
+    reconciling = None if stalled or view.settled or view.paused else _reconciling(view)
     words[ConditionType.READY] = _ready(view, stalled, reconciling, count)
     words[ConditionType.AVAILABLE] = (
         _Word("True", ConditionReason.MINIMUM_REPLICAS_AVAILABLE, f"{count}.")
@@ -198,7 +204,7 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
 def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if isinstance(view.blocker, Fail):
         return _Word("True", view.blocker.reason, view.blocker.message)
-    if rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
+    if view.paused or rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
         return None
     seconds = int(view.deadline.total_seconds())
     if view.stage is Stage.DRAIN_OUTSTANDING and isinstance(view.blocker, Wait):
