@@ -65,6 +65,8 @@ class World(NamedTuple):
     #: Actions that were decided and not yet done.
     pending: tuple[tuple[object, ...], ...] = ()
     edits: int = 0
+    #: How b may be: sound, with a flaw that shows one day, or unable to start.
+    b: str = "sound"
 
     @property
     def registry(self) -> int:
@@ -122,6 +124,10 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
         yield f"somebody asks for {other}", world._replace(target=other, edits=world.edits - 1)
         number = 0 if world.wanted else 1
         yield f"somebody asks for {number} workers", world._replace(wanted=number, edits=world.edits - 1)
+    if world.b == "flawed":
+        group = world.groups[1]
+        groups = _with(world.groups, 1, group._replace(ready=0)) if group.exists else world.groups
+        yield "b cannot start any more, and its workers die", world._replace(b="broken", groups=groups)
     if world.groups[1].ready and not world.ghost:
         yield "the cluster loses a worker of b, which goes on", _put(world, 1, ready=-1)._replace(ghost=True)
 
@@ -129,7 +135,7 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
 def _workers(world: World) -> Iterator[Step]:
     for index, group in enumerate(world.groups):
         name = NAMES[index]
-        if group.ready < group.desired:
+        if group.ready < group.desired and not (index == 1 and world.b == "broken"):
             yield f"a worker of {name} gets ready", _put(world, index, ready=1)
         if group.stopping:
             yield f"a worker of {name} has stopped", _put(world, index, stopping=-1)
