@@ -39,7 +39,8 @@ class NatsSite(Site):
         return await broker.provision("q", replace(plan, **changes), update=update)
 
     async def clear(self) -> None:
-        for stream in (self.names.stream, self.names.dead_stream, self.names.books):
+        streams = (self.names.stream, self.names.dead_stream, self.names.books, self.names.exhausted)
+        for stream in streams:
             await api.find(self.link, f"STREAM.DELETE.{stream}", None, "delete a stream")
 
     async def consumer_info(self) -> dict[str, Any]:

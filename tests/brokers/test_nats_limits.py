@@ -109,7 +109,7 @@ async def test_a_server_without_room_says_so() -> None:
 async def test_an_account_that_may_make_no_more_streams() -> None:
     with account("{max_file: 10M, max_streams: 2}") as server:
         site = NatsSite(server.url.replace("//", "//a:a@"))
-        with pytest.raises(BrokerRefusedError, match=r"number of streams reached .* each queue needs three"):
+        with pytest.raises(BrokerRefusedError, match=r"number of streams reached .* each queue needs four"):
             await site.provision()
         await site.close()
 

@@ -22,6 +22,8 @@ from worker_runtime.brokers.base import (
     Settlement,
 )
 from worker_runtime.brokers.emptiness import verify_empty
+from worker_runtime.brokers.nats import api
+from worker_runtime.brokers.nats.names import DURABLE
 
 #: The version of the Redis server makes no difference.
 pytestmark = pytest.mark.any_server
@@ -169,9 +171,12 @@ async def test_a_fence_reaches_a_consumer_that_waits(on_nats: NatsSite) -> None:
     assert time.monotonic() - began < 20
 
 
-async def exhaust(site: NatsSite, *payloads: bytes) -> None:
-    """Publish these and let the server give them up: handed out twice, never settled."""
+async def exhaust(site: NatsSite, *payloads: bytes, kept: bool = True) -> None:
+    """Publish these and let the server give them up: handed out twice, never settled. Without `kept` its
+    word is lost."""
     await site.provision(ack_wait=0.3, max_deliver=2, update=True)
+    if not kept:
+        await api.call(site.link, f"STREAM.DELETE.{site.names.exhausted}", None, "delete")
     await site.publish(*payloads)
     consumer = site.consumer("victim", timing=dataclasses.replace(CALM, block=0.2))
     seen = 0
@@ -188,6 +193,38 @@ async def exhaust(site: NatsSite, *payloads: bytes) -> None:
 
 async def test_what_the_server_gave_up_is_found_and_buried(on_nats: NatsSite) -> None:
     await exhaust(on_nats, b'{"lost":1}', b'{"lost":2}')
+    await on_nats.provision(ack_wait=600, max_deliver=2, update=True)
+    await on_nats.publish(b"3", b"4")
+    # Somebody is at work all the time, and the server's word was heard by nobody.
+    holder = on_nats.consumer("holder")
+    held = (await receive(holder, 1)).deliveries
+    sweepers = [on_nats.renewer("w1"), on_nats.renewer("w2")]
+    moved = await asyncio.gather(*(one.recover() for one in sweepers))
+    assert sum(one.crash_loops for one in moved) == 2
+    kept = await on_nats.maintenance().retained("q")
+    assert sorted(one.payload for one in kept if one.payload) == [b'{"lost":1}', b'{"lost":2}']
+    assert {one.why for one in kept} == {"exhausted"}
+    reading = await on_nats.read()
+    assert (reading.ready, reading.owned, reading.dead) == (1, 1, 2)
+    assert await on_nats.stored(on_nats.names.exhausted) == 0
+    assert [await one.recover() for one in sweepers] == [Recovered()] * 2
+    assert await settle(holder, held, Action.COMMIT) == [Outcome.COMMITTED]
+
+
+async def test_what_a_consumer_that_is_gone_gave_up_is_handed_out_again(on_nats: NatsSite) -> None:
+    await exhaust(on_nats, b"1")
+    await api.call(on_nats.link, f"CONSUMER.DELETE.{on_nats.names.stream}.{DURABLE}", None, "delete")
+    await on_nats.provision()
+    renewer = on_nats.renewer()
+    assert await renewer.recover() == Recovered()
+    [delivery] = (await receive(on_nats.consumer())).deliveries
+    assert delivery.payload == b"1"
+    assert await on_nats.stored(on_nats.names.exhausted) == 0
+
+
+async def test_what_the_server_gave_up_unheard_is_found_when_nothing_is_in_work(on_nats: NatsSite) -> None:
+    # A queue of before there was a stream for what the server says of it.
+    await exhaust(on_nats, b'{"lost":1}', b'{"lost":2}', kept=False)
     await on_nats.publish(b"3")
     reading = await on_nats.read()
     assert (reading.ready, reading.processing, reading.owned) == (1, 0, 2)

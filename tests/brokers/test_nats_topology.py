@@ -56,7 +56,7 @@ async def an_old_process_starts(site: NatsSite) -> None:
 async def test_provisioning_twice_changes_nothing(on_nats: NatsSite) -> None:
     before = await on_nats.consumer_info()
     told = await on_nats.provision()
-    assert [line.split()[0] for line in told] == ["found"] * 4
+    assert [line.split()[0] for line in told] == ["found"] * 5
     after = await on_nats.consumer_info()
     assert (after["config"], after["created"]) == (before["config"], before["created"])
 

@@ -101,8 +101,9 @@ class NatsGround:
             await api.find(self._link, f"STREAM.DELETE.{stream}", None, f"delete {stream}", patience=_BACK)
 
     @property
-    def _streams(self) -> tuple[str, str, str]:
-        return self._names.stream, self._names.dead_stream, self._names.books
+    def _streams(self) -> tuple[str, str, str, str]:
+        names = self._names
+        return names.stream, names.dead_stream, names.books, names.exhausted
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ _WAYS_OUT = {
     10002: "raise the JetStream limits of the account, or let workers take what waits there",
     10023: "its servers lack storage or replicas: see max_file and max_mem of their jetstream blocks",
     10026: "raise the account's or the stream's limit for consumers",
-    10027: "raise max_streams of the account: each queue needs three",
+    10027: "raise max_streams of the account: each queue needs four",
     10028: "raise max_mem of the account or its servers, or let workers take what waits there",
     10047: "raise max_file of the account or its servers, or let workers take what waits there",
     10077: "raise the limits of the stream, or let workers take what waits there",

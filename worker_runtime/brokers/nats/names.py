@@ -84,6 +84,17 @@ class QueueNames:
         """The stream behind the bucket."""
         return f"KV_{self.bucket}"
 
+    @property
+    def exhausted(self) -> str:
+        """The stream that keeps what the server says, once and to nobody else, of each message that it stops
+        handing out."""
+        return f"QW_{self._upper}_EXHAUSTED"
+
+    @property
+    def advisories(self) -> str:
+        """The subject under which it says so."""
+        return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self.stream}.{DURABLE}"
+
     def key(self, *words: str) -> str:
         """The subject of one entry of the books."""
         return f"$KV.{self.bucket}.{'.'.join(words)}"

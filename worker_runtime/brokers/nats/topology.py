@@ -12,6 +12,8 @@ from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, IDENTITY, QueueNames
 
 _NANO = 1_000_000_000
+#: Older ones are forgotten; what they told of is then found when nothing is in work.
+_MOST_ADVISORIES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def read_lease(info: Mapping[str, Any]) -> Lease:
 
 
 def streams(names: QueueNames, plan: Plan) -> list[dict[str, Any]]:
-    """The configurations of the three streams of a queue."""
+    """The configurations of the four streams of a queue."""
     shared = {
         "retention": "workqueue",
         "storage": plan.storage,
@@ -89,6 +91,15 @@ def streams(names: QueueNames, plan: Plan) -> list[dict[str, Any]]:
             "allow_rollup_hdrs": True,
             "deny_delete": False,
             "allow_direct": True,
+            "metadata": {IDENTITY: names.identity},
+        },
+        {
+            "name": names.exhausted,
+            "subjects": [names.advisories],
+            "storage": plan.storage,
+            "num_replicas": plan.replicas,
+            "max_msgs": _MOST_ADVISORIES,
+            "discard": "old",
             "metadata": {IDENTITY: names.identity},
         },
     ]
