@@ -29,6 +29,9 @@ _SILENCE = 5.0
 #: Seconds between the first message of a pull and its end, where the server does not tell the end: it keeps
 #: a pull open that ran into max_ack_pending.
 _LULL = 0.02
+#: How the reply subject of a new message ends behind which nothing was left (what is handed out again comes
+#: before all new ones): no need to wait for the pull's end.
+_LAST = b".0"
 #: Seconds before the next pull when one ended at once with nothing.
 _PAUSE = 0.1
 #: Statuses: nothing (more) is there, or the time is over.
@@ -57,6 +60,8 @@ class Pulls:
         self._end: Reply | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._lull: asyncio.TimerHandle | None = None
+        #: The last pull has brought something.
+        self._brought = False
         self._interrupted = False
 
     @property
@@ -144,6 +149,7 @@ class Pulls:
         self._pull = b"%d" % self._count
         self._credit = batch
         self._end = None
+        self._brought = False
         self._sent_at = time.monotonic()
         self._until = self._sent_at + expires
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._names.stream}.{DURABLE}"
@@ -190,7 +196,8 @@ class Pulls:
     def _arrived(self, reply: bytes, body: bytes) -> None:
         wire = self._wire
         since = self._sent_at if wire is None else max(self._sent_at, wire.heard_at)
-        if reply.startswith(self._fresh):
+        fresh = reply.startswith(self._fresh)
+        if fresh:
             receipt = Receipt(reply, body, 1, self._wait_of_fresh, since + self._usable_of_fresh)
         else:
             try:
@@ -199,9 +206,12 @@ class Pulls:
                 return  # Not from the consumer.
             receipt.begin(since, self._lease)
         self._buffer.append(receipt)
+        self._brought = True
         self._credit -= 1
         if self._credit <= 0:
             self._pull = b""
+            self._wake()
+        elif fresh and reply.endswith(_LAST):
             self._wake()
         elif self._lull is None and self._waiter is not None:
             self._lull = self._waiter.get_loop().call_later(_LULL, self._wake)
@@ -228,7 +238,8 @@ class Pulls:
             return
         code, words = end.status, end.words
         if code in _ENDS:
-            if time.monotonic() - began < min(_PAUSE, (self._until - self._sent_at) / 2):
+            soon = time.monotonic() - began < min(_PAUSE, (self._until - self._sent_at) / 2)
+            if soon and not self._brought:
                 # Others wait with larger pulls than there is work.
                 await asyncio.sleep(_PAUSE)
             return
