@@ -8,7 +8,6 @@ whatever arrives is kept, also between two calls and after a call that was cance
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -46,11 +45,12 @@ class Pulls:
         self._names = names
         self._note_lease = note_lease
         self._buffer: deque[Receipt] = deque()
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{names.stream}.{DURABLE}".encode()
         #: How the reply subject of a message begins that is handed out for the first time.
         self._fresh = f"$JS.ACK.{names.stream}.{DURABLE}.1.".encode()
         self.use(Lease(30.0))
         self._wire: Wire | None = None
-        self._inbox = ""
+        self._inbox = b""
         self._count = 0
         #: The pull that the server may still answer: its name, what it may still bring, and until when.
         self._pull = b""
@@ -94,7 +94,7 @@ class Pulls:
             return self._pop(limit)
         if not self._pull:
             expires = max(0.01, min(wait, LONGEST, self._lease.max_expires or LONGEST))
-            self._ask(wire, limit, {"no_wait": True, "expires": int(expires * 1e9)}, expires)
+            self._ask(wire, limit, expires)
         began = time.monotonic()
         await self._wait(self._until + _SILENCE)
         if not self._buffer and not self._interrupted:
@@ -143,7 +143,8 @@ class Pulls:
         self._wire = wire
         return wire
 
-    def _ask(self, wire: Wire, limit: int, more: dict[str, object], expires: float) -> None:
+    def _ask(self, wire: Wire, limit: int, expires: float) -> None:
+        """Pull what is there, and wait `expires` seconds for the first message where nothing is."""
         batch = min(limit, self._lease.max_batch or limit)
         self._count += 1
         self._pull = b"%d" % self._count
@@ -152,15 +153,15 @@ class Pulls:
         self._brought = False
         self._sent_at = time.monotonic()
         self._until = self._sent_at + expires
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._names.stream}.{DURABLE}"
-        body = json.dumps({"batch": batch, **more}).encode()
-        wire.publish(subject, body, f"{self._inbox}.{self._count}")
+        wait = b',"expires":%d' % (expires * 1e9) if expires else b""
+        body = b'{"batch":%d,"no_wait":true%b}' % (batch, wait)
+        wire.publish(self._next, b"%b.%d" % (self._inbox, self._count), body)
 
     async def _take_what_is_there(self, wire: Wire, limit: int) -> None:
         """Without waiting: end the pull that may be open, then ask once more."""
         for ask in (False, True):
             if ask and not self._buffer:
-                self._ask(wire, limit, {"no_wait": True}, 0.0)
+                self._ask(wire, limit, 0.0)
                 # No end is told where max_ack_pending is reached.
                 await self._wait(time.monotonic() + 1.0, interruptible=False)
             if self._pull:

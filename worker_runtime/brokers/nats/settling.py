@@ -76,9 +76,6 @@ class Settling:
         """See `Consumer.settle`."""
         if not settlements:
             return
-        finished: list[Receipt] = []
-        if any(one.delivery.receipt.released for one in settlements):
-            on_result = _noting(finished, on_result)
         try:
             wire = await self._link.opened(self._link.timeout)
         except BrokerError as error:
@@ -86,7 +83,8 @@ class Settling:
                 on_result(one, Outcome.UNKNOWN, f"it was not settled: {error}")
             return
         commits: list[Settlement] = []
-        others: list[_Step] = []
+        others: list[Settlement] = []
+        released = False
         now = time.monotonic()
         for one in settlements:
             receipt: Receipt = one.delivery.receipt
@@ -97,10 +95,15 @@ class Settling:
                 on_result(one, Outcome.SUPERSEDED, _LATE)
             else:
                 receipt.settled = True
+                if receipt.released:
+                    released = True
                 if one.action is Action.COMMIT:
                     commits.append(one)
                 else:
-                    others.append(self._step(one, wire, _teller(one, on_result)))
+                    others.append(one)
+        finished: list[Receipt] = []
+        if released:
+            on_result = _noting(finished, on_result)
         if not others:
             await self._commit(commits, on_result)
         else:
@@ -108,7 +111,8 @@ class Settling:
                 _Step(one.delivery.receipt, None, b"+ACK", Outcome.COMMITTED, _teller(one, on_result))
                 for one in commits
             ]
-            await self._run([*steps, *others])
+            steps += [self._step(one, wire, _teller(one, on_result)) for one in others]
+            await self._run(steps)
         if finished:
             await books.forget_releases(self._link, self._names, finished)
 

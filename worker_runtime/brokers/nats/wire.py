@@ -190,8 +190,8 @@ class Wire(asyncio.Protocol):
             raise self.error()
         await pong
 
-    def publish(self, subject: str, payload: bytes, reply: str) -> None:
-        self._write(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload))
+    def publish(self, subject: bytes, reply: bytes, payload: bytes) -> None:
+        self._write(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload))
 
     async def ask(self, requests: Sequence[Request], on_reply: OnReply, timeout: float) -> list[int]:
         """Send all at once; `on_reply` gets each answer by the index of its request as soon as it is there.
@@ -242,12 +242,12 @@ class Wire(asyncio.Protocol):
             self._answers.forget(asking)
         return asking.unanswered()
 
-    def subscribe(self) -> str:
+    def subscribe(self) -> bytes:
         """A new inbox in place of the last one: `on_message` gets what arrives at INBOX.*."""
         self._inboxes += 1
         self._inbox_sid = b"%d" % (self._inboxes + 1)
-        inbox = f"{self._prefix}.p{self._inboxes}"
-        self._write(b"SUB %b.* %b\r\n" % (inbox.encode(), self._inbox_sid))
+        inbox = f"{self._prefix}.p{self._inboxes}".encode()
+        self._write(b"SUB %b.* %b\r\n" % (inbox, self._inbox_sid))
         return inbox
 
     async def unsubscribe(self) -> None:
