@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ async def test_credentials_from_secrets_of_the_file(own_up: Up, tmp_path: Path) 
         (command,) = re.findall(r"`(queueworker provision [^`]+)`", output)
         for name in ("username", "password"):
             (tmp_path / name).write_text(mine["stringData"][name])
-        environ = os.environ | {"QUEUEWORKER_NATS_CREDENTIALS": str(tmp_path)}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environ = os.environ | {"QUEUEWORKER_NATS_CREDENTIALS": str(tmp_path), "PATH": path}
         done = await asyncio.to_thread(subprocess.run, shlex.split(command), env=environ, check=False)
         assert done.returncode == 0
 

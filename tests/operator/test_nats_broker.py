@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
@@ -147,7 +148,8 @@ def run_command_of(message: str, server: EmbeddedNats, directory: Path) -> None:
     for name, content in login("admin").files:
         (directory / name).write_bytes(content)
     words = shlex.split(command.replace("nats://nats:4222", server.url))
-    environ = os.environ | {"QUEUEWORKER_NATS_CREDENTIALS": str(directory)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ = os.environ | {"QUEUEWORKER_NATS_CREDENTIALS": str(directory), "PATH": path}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
