@@ -1,8 +1,8 @@
 """The line between the supervisor and one worker process: JSON lines over a socket pair.
 
 Down: the configuration first, then {"do": "stop", "seconds": n}, {"do": "force"}, {"do": "report"}.
-Up: {"report": {...}} once a second and when asked, {"fatal": code, "why": text} before an exit that no
-restart would change. The end of the line means that the other side is gone.
+Up: {"report": {...}} when asked, each second when it has changed and else each fifth; {"fatal": code, "why":
+text} before an exit that no restart would change. The end of the line means that the other side is gone.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import asyncio
 import json
 import signal
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from worker_runtime.rhythm import until_next
 from worker_runtime.settings import Settings
 
 #: Signals that the supervisor holds back while a worker process starts, until it can handle them: a Ctrl-C
@@ -22,7 +24,10 @@ from worker_runtime.settings import Settings
 HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: A report with a hundred queues stays far below this.
 LONGEST_LINE = 4 * 1024 * 1024
+#: Seconds between two looks whether there is something new to report.
 REPORT_PERIOD = 1.0
+#: Seconds after which the same is reported again, so that the supervisor sees that this process lives.
+SAME_AGAIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,16 @@ class WorkerEnd:
         report: Callable[[], dict[str, Any]],
         on_stop: Callable[[float | None], None],
         on_force: Callable[[], None],
+        expiry: float,
     ) -> None:
         """Answer the supervisor until it is gone; then ask for a stop (with None for the default time).
+        `expiry` is the silence, in seconds, after which it counts this process as dead.
         May be called again after it raised; nothing that was sent meanwhile is lost."""
         if self._reader is None:
             self._socket.setblocking(False)
             self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
             self._connected.set()
-        ticker = asyncio.create_task(self._report_regularly(report))
+        ticker = asyncio.create_task(self._report_regularly(report, min(SAME_AGAIN, expiry / 3)))
         listener = asyncio.create_task(self._listen(self._reader, report, on_stop, on_force))
         try:
             done, _ = await asyncio.wait((ticker, listener), return_when=asyncio.FIRST_COMPLETED)
@@ -126,10 +133,16 @@ class WorkerEnd:
         except ConnectionError:
             pass  # nobody is left to tell
 
-    async def _report_regularly(self, report: Callable[[], dict[str, Any]]) -> None:
+    async def _report_regularly(self, report: Callable[[], dict[str, Any]], silence: float) -> None:
+        sent: dict[str, Any] = {}
+        due = 0.0
         while True:
-            self._send({"report": report()})
-            await asyncio.sleep(REPORT_PERIOD)
+            latest, now = report(), time.monotonic()
+            # A supervisor of a hundred idle processes has to read each of these.
+            if latest != sent or now >= due:
+                self._send({"report": latest})
+                sent, due = latest, now + silence
+            await until_next(min(REPORT_PERIOD, silence))
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._writer is not None and not self._writer.is_closing():

@@ -86,7 +86,7 @@ class WorkerProcess:
         """Work until asked to stop. Returns the exit code, or ends the process at once when forced."""
         self._background.start()
         serving = self._background.keep(
-            lambda: self._end.serve(self._report, self._stop, self._force),
+            lambda: self._end.serve(self._report, self._stop, self._force, self._settings.expiry_seconds),
             "the line to the supervisor",
             self._give_up,
         )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from worker_runtime.brokers.base import BrokerError, Delivery, Renewer, Timing
 from worker_runtime.keeping import keep_going
 from worker_runtime.outage import Outage
+from worker_runtime.rhythm import until_next
 from worker_runtime.state import QueueState
 
 #: Seconds without a turn of the main loop that count as a stall.
@@ -183,21 +184,23 @@ class Renewal:
                     self._outage.worked("announcing this worker")
                     due = state.clock() + period
                 told = news
-            await asyncio.sleep(min(LOOK, period))
+            await until_next(min(LOOK, period))
 
     async def _promote_loop(self) -> None:
         """Delayed retries become ready within about a second of their time, whichever worker made them."""
         while True:
-            pause = PROMOTION * random.uniform(0.7, 1.0)
+            due: float | None = None
             try:
                 promoted = await self._renewer.promote()
             except BrokerError as error:
                 self._outage.failed("promotion of delayed retries", error)
             else:
                 self._outage.worked("promotion of delayed retries")
-                if promoted.next_due is not None:
-                    pause = min(pause, promoted.next_due + random.uniform(0.0, 0.02))
-            await asyncio.sleep(pause)
+                due = promoted.next_due
+            if due is not None and due < PROMOTION:
+                await asyncio.sleep(due + random.uniform(0.0, 0.02))
+            else:
+                await until_next(PROMOTION)
 
 
 class Heartbeat:
@@ -214,7 +217,7 @@ class Heartbeat:
         """Run on the main loop."""
         while True:
             self._beat = self._clock()
-            await asyncio.sleep(BEAT)
+            await until_next(BEAT)
 
     async def watch(self) -> None:
         """Run on the background loop. Tells once when a stall is noticed and once when it is over; and when
@@ -239,7 +242,7 @@ class Heartbeat:
                     _BLOCKED if culprits else _STARVED,
                 )
             ran, asleep = self._names(), self._clock()
-            await asyncio.sleep(BEAT)
+            await until_next(BEAT)
             stood = self._clock() - asleep
             if stood > STALL:
                 log.warning(

@@ -221,6 +221,8 @@ class Worker:
             self._note_fence(received.fenced.reason if received.fenced else "")
             if received.deliveries:
                 self._accept(received.deliveries, late=clock() - started > late)
+                # The handlers that this woke begin before the next request is written.
+                await asyncio.sleep(0)
             elif received.fenced:
                 await pause(FENCE_PAUSE, self._stop_asked)
 

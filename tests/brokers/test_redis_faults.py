@@ -128,6 +128,71 @@ async def test_a_consumer_that_closes_gives_back_what_its_moves_left_in_staging(
         assert (reading.ready, reading.staging) == (1, 0)
 
 
+def _behind_a_wait(proxy: FaultProxy, then: Callable[[], object], fault: Fault) -> Rule:
+    """What happens when the server has run the reserve that was sent behind a blocking move."""
+
+    def rule(seen: Seen) -> Fault:
+        waited = len(proxy.log) > 1 and proxy.log[-2].name == "BLMOVE"
+        if seen.name != "reserve" or not waited or seen.reply == [b"empty"]:
+            return Fault.PASS
+        proxy.after = lambda _: Fault.PASS
+        then()
+        return fault
+
+    return rule
+
+
+async def test_what_was_reserved_while_the_wait_was_interrupted_is_received(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    async with FaultProxy(redis_server.port) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        proxy.after = _behind_a_wait(proxy, consumer.interrupt, Fault.CUT_AFTER)
+        waiting = asyncio.create_task(receive(consumer))
+        await eventually(lambda: asyncio.to_thread(_blocked, standalone, 1))
+        await standalone.publish(PAYLOADS[0])
+        deliveries = (await waiting).deliveries
+        assert [one.payload for one in deliveries] == PAYLOADS[:1]
+        assert await settle(consumer, deliveries, Action.RELEASE) == [Outcome.RELEASED]
+    reading = await standalone.read()
+    assert (reading.ready, reading.private, len(reading.reservations)) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("fault", [Fault.PASS, Fault.CUT_AFTER])
+async def test_what_was_reserved_while_the_wait_was_cancelled_goes_back_at_once(
+    fault: Fault, standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    async with FaultProxy(redis_server.port) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        waiting = asyncio.create_task(receive(consumer))
+        proxy.after = _behind_a_wait(proxy, waiting.cancel, fault)
+        await eventually(lambda: asyncio.to_thread(_blocked, standalone, 1))
+        await standalone.publish(PAYLOADS[0])
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        other = await receive(standalone.consumer("w2"))
+        assert [one.payload for one in other.deliveries] == PAYLOADS[:1]
+        await consumer.close()
+    reading = await standalone.read()
+    assert (reading.ready, reading.processing, len(reading.reservations)) == (0, 1, 0)
+
+
+async def test_a_receiver_that_closes_gives_back_what_it_never_heard_of(
+    standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    async with FaultProxy(redis_server.port) as proxy:
+        consumer = standalone.consumer(url=proxy.url)
+        proxy.after = _behind_a_wait(proxy, lambda: None, Fault.CUT_AFTER)
+        waiting = asyncio.create_task(receive(consumer))
+        await eventually(lambda: asyncio.to_thread(_blocked, standalone, 1))
+        await standalone.publish(PAYLOADS[0])
+        with pytest.raises(BrokerUnavailableError):
+            await waiting
+        await consumer.close()
+    reading = await standalone.read()
+    assert (reading.ready, reading.private, len(reading.reservations)) == (1, 0, 0)
+
+
 async def test_what_others_recovered_meanwhile_is_dropped(
     standalone: Site, redis_server: EmbeddedRedis
 ) -> None:

@@ -107,19 +107,15 @@ def test_a_fenced_worker_settles_renews_and_recovers(bench: Bench) -> None:
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("published", ["while it is stopped", "before"])
-def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(published: str, bench: Bench) -> None:
+def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(bench: Bench) -> None:
     """Its blocking move is on the server and brings a message into staging while nobody reads the answer."""
     worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
     wait_until(lambda: bench.client.info("clients")["blocked_clients"], "a blocked wait")
     pid = worker.status()["processes"][0]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        if published == "before":
-            bench.publish("q", '{"n": 1}')
         command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
-        if published != "before":
-            bench.publish("q", '{"n": 1}')
+        bench.publish("q", '{"n": 1}')
         wait_until(lambda: bench.count("staging") == 1, "the move into staging")
         # Private to the protocol: a proof of emptiness must not be given.
         proof = queueworker("verify-empty", "q", env=bench.env)
@@ -133,6 +129,30 @@ def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(publishe
     assert worker.wrote() == []
     command(bench, "unfence", "q", "--revision", "r1")
     wait_until(lambda: worker.wrote() == ["1"], "the message after the fence")
+    assert worker.stop() == 0
+
+
+def test_what_a_stopped_worker_was_given_before_the_fence_counts_as_private_until_it_has_run(
+    bench: Bench,
+) -> None:
+    worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
+    wait_until(lambda: bench.client.info("clients")["blocked_clients"], "a blocked wait")
+    pid = worker.status()["processes"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        bench.publish("q", '{"n": 1}')
+        command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
+        bench.publish("q", '{"n": 2}')
+        wait_until(lambda: bench.count("reservations") == 1, "the reservation")
+        proof = queueworker("verify-empty", "q", env=bench.env)
+        assert proof.returncode == 6
+        assert "1 reserved in 1 reservations" in proof.stderr
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: worker.wrote() == ["1"], "the message that it was given before the fence")
+    wait_until(lambda: fenced(worker), "the fence in /status")
+    assert command(bench, "verify-empty", "q", "--quiet-seconds", "1")
+    assert (worker.wrote(), len(bench.ready())) == (["1"], 1)
     assert worker.stop() == 0
 
 

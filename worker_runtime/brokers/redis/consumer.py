@@ -1,8 +1,9 @@
 """Receiving and settling on one queue.
 
-receive = reserve -> decode -> claim, and when nothing was there one bounded blocking move followed by the
-same again. What the server has handed over is never only in this process: it is in staging, in the
-reservation or owned, and this object remembers a reservation whose answers were lost until it is finished.
+receive = reserve -> decode -> claim, and when nothing was there one bounded blocking move with the reserve
+sent right behind it: the server runs that the moment it wakes, which saves a round trip. What the server has
+handed over is never only in this process: it is in staging, in the reservation or owned, and this object
+remembers a reservation whose answers were lost until it is finished.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from worker_runtime.brokers.base import (
     BrokerError,
     BrokerFullError,
     BrokerUnavailableError,
-    Delivery,
     Fenced,
     OnResult,
     Outcome,
@@ -58,6 +58,9 @@ _VERDICTS: dict[int, tuple[Outcome, str]] = {
 
 #: Seconds between two questions whether a server has room again.
 _ROOM_PAUSE = 0.5
+#: What the reserve behind a wait takes. A worker that the network has swallowed may still be waiting on the
+#: server; this is what it can take with it until the reservation's deadline. The next receive takes the rest.
+_BEHIND_A_WAIT = 1
 #: In seconds. Redis 6.2 rounds a millisecond down to 0, which means for ever.
 _SHORTEST_BLOCK = 0.01
 
@@ -83,7 +86,6 @@ class RedisConsumer:
         self._interrupted = False
         self._waited = False
         self._closed = False
-        self._taking: set[asyncio.Task[Received]] = set()
         self._giving_back: set[asyncio.Task[None]] = set()
 
     # receiving
@@ -92,15 +94,27 @@ class RedisConsumer:
         """See `Consumer.receive`."""
         if limit < 1:
             return Received()
-        received = await self._take_shielded(limit)
+        async with self._one_at_a_time:
+            while self._giving_back:
+                await asyncio.wait(self._giving_back)
+            try:
+                return await self._receive(limit)
+            except asyncio.CancelledError:
+                back = asyncio.ensure_future(self._give_back())
+                self._giving_back.add(back)
+                back.add_done_callback(self._giving_back.discard)
+                raise
+
+    async def _receive(self, limit: int) -> Received:
+        received = await self._reserve_and_claim(limit)
         if received.deliveries or received.poisoned or received.fenced or self._interrupted:
             return received
-        if not await self._wait_for_work() and (self._interrupted or not await self._promote()):
-            return received
-        received = await self._take_shielded(limit)
+        received, moved = await self._wait_and_take(limit)
         if received.fenced:
             # What our own wait moved would lie in staging until somebody else reserves.
             await self._unstage()
+        elif not moved and not received.deliveries and not self._interrupted and await self._promote():
+            received = await self._reserve_and_claim(limit)
         return received
 
     def interrupt(self) -> None:
@@ -108,48 +122,73 @@ class RedisConsumer:
         self._interrupted = True
         self._waiting.hang_up()
 
-    async def _take_shielded(self, limit: int) -> Received:
-        task = asyncio.ensure_future(self._take(limit))
-        self._taking.add(task)
-        task.add_done_callback(self._taking.discard)
+    async def _give_back(self) -> None:
+        """The caller went away while the server was, perhaps, handing work over: that goes back."""
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._taken_for_nobody)
-            raise
+            await self._waiting.let_go()
+            if self._unfinished is None or not self._unfinished.in_doubt:
+                return
+            received = await self._reserve_and_claim(0)
+        except BrokerError:
+            return  # The next receive asks for it again; else it is recovered at its deadline.
+        await self.settle([Settlement(one, Action.RELEASE) for one in received.deliveries], lambda *_: None)
 
-    def _taken_for_nobody(self, task: asyncio.Task[Received]) -> None:
-        """The caller was cancelled while the server was handing work over: it goes back."""
-        if task.cancelled() or task.exception() is not None or not task.result().deliveries:
-            return
-        back = asyncio.ensure_future(self._give_back(task.result().deliveries))
-        self._giving_back.add(back)
-        back.add_done_callback(self._giving_back.discard)
+    async def _wait_and_take(self, limit: int) -> tuple[Received, bool]:
+        """Wait for work, at most `Timing.block` seconds, and take it. False when the wait brought nothing."""
+        self._waited = True
+        reservation = self._begun()
+        block = max(self._timing.block, _SHORTEST_BLOCK)
+        reservation.asked = True
+        try:
+            moved, reply = await self._waiting.call_and_follow(
+                ("BLMOVE", self._keys.ready, self._keys.staging, "RIGHT", "LEFT", f"{block:.3f}"),
+                self._reserve(reservation, _BEHIND_A_WAIT).by_sha(),
+                "wait for work",
+                timeout=block + self._timing.command_timeout,
+                blocks=block,
+            )
+        except BrokerUnavailableError as error:
+            if not self._interrupted:
+                raise  # The next receive asks again by the same id.
+            if not isinstance(error, LostReplyError):
+                return Received(), False
+            # We ended the wait and the server has let go of it, but it may have reserved just before.
+            try:
+                return await self._reserve_and_claim(0), False
+            except BrokerUnavailableError:
+                return Received(), False
+        if reply is None:
+            return await self._reserve_and_claim(limit), moved is not None
+        return await self._claim_all(reservation, reply), moved is not None
 
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        await self.settle([Settlement(delivery, Action.RELEASE) for delivery in deliveries], lambda *_: None)
+    def _begun(self) -> Reservation:
+        """The reservation that is not finished, else a fresh one."""
+        reservation = self._unfinished
+        if reservation is None:
+            self._count += 1
+            name = f"{self._origin}.{self._count:x}"
+            reservation = self._unfinished = Reservation(
+                name, f"{self._identity.revision} {self._identity.worker} {name}", self._keys.queue
+            )
+        return reservation
 
-    async def _take(self, limit: int) -> Received:
-        # One at a time: after a cancelled receive the next one may come while the first is still finishing.
-        async with self._one_at_a_time:
-            return await self._reserve_and_claim(limit)
+    def _reserve(self, reservation: Reservation, limit: int) -> Call:
+        return transitions.reserve(
+            self._keys, reservation.id, self._identity.revision, limit, self._timing.reservation
+        )
 
     async def _reserve_and_claim(self, limit: int) -> Received:
-        reservation = self._unfinished
-        if reservation is None or not reservation.reserved:
-            if reservation is None:
-                self._count += 1
-                name = f"{self._origin}.{self._count:x}"
-                reservation = self._unfinished = Reservation(
-                    name, f"{self._identity.revision} {self._identity.worker} {name}", self._keys.queue
-                )
-            reply = await self._commands.run(
-                transitions.reserve(
-                    self._keys, reservation.id, self._identity.revision, limit, self._timing.reservation
-                ),
-                "reserve work",
-                replay=True,
-            )
+        reservation = self._begun()
+        reply = None
+        if not reservation.reserved:
+            reservation.asked = True
+            reply = await self._commands.run(self._reserve(reservation, limit), "reserve work", replay=True)
+        return await self._claim_all(reservation, reply)
+
+    async def _claim_all(self, reservation: Reservation, reply: Sequence[Any] | None) -> Received:
+        """`reply` is the one of reserve, None when the reservation has taken it before."""
+        if reply is not None:
+            reservation.asked = False
             if reply[0] == b"empty":
                 return Received()
             if reply[0] == b"fenced":
@@ -186,27 +225,6 @@ class RedisConsumer:
             return True
         reservation.claimed_before(reply[1:])
         return False
-
-    async def _wait_for_work(self) -> bool:
-        """Block until something comes, at most `Timing.block` seconds. True when it did."""
-        self._waited = True
-        block = max(self._timing.block, _SHORTEST_BLOCK)
-        try:
-            moved = await self._waiting.call(
-                ("BLMOVE", self._keys.ready, self._keys.staging, "RIGHT", "LEFT", f"{block:.3f}"),
-                "wait for work",
-                timeout=block + self._timing.command_timeout,
-                blocks=block,
-            )
-        except asyncio.CancelledError:
-            # The move may still happen on the server; then staging has it, and the next reserve takes it.
-            self._waiting.drop()
-            raise
-        except BrokerUnavailableError:
-            if self._interrupted:
-                return False
-            raise
-        return moved is not None
 
     async def _promote(self) -> bool:
         """Nothing came: look whether a delayed retry is due that no renewal thread has seen."""
@@ -294,10 +312,10 @@ class RedisConsumer:
             return
         self._closed = self._interrupted = True
         await self._waiting.close()
-        while self._taking or self._giving_back:
-            await asyncio.wait({*self._taking, *self._giving_back})
-            # A callback of the first may have started one of the second.
-            await asyncio.sleep(0)
+        async with self._one_at_a_time:
+            while self._giving_back:
+                await asyncio.wait(self._giving_back)
+            await self._give_back()
         if self._waited:
             try:
                 await self._unstage()

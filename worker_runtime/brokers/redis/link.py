@@ -84,6 +84,36 @@ class Link:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    async def call_and_follow(
+        self, command: Command, follow: Command, doing: str, *, timeout: float, blocks: float
+    ) -> tuple[Any, Any]:
+        """The replies to a command that may block and to one sent right behind it, which the server runs as
+        soon as it has answered the first. The second is None when the server refused it or it was not sent:
+        then it did not run. The first is None, too, when the server refused only that one.
+
+        Raises as `call` without patience. LostReplyError may mean that either or both have run.
+        """
+        redirections = 0
+        while True:
+            wire = await self._opened()
+            first, second = wire.send_many((command, follow))
+            refusal: ReplyError | None = None
+            reply = None
+            try:
+                reply = await self._answer(wire, first, timeout, blocks)
+            except ReplyError as error:
+                refusal = error
+            try:
+                return reply, await self._answer(wire, second, self._timeout)
+            except ReplyError:
+                if refusal is None:
+                    return reply, None
+            if refusal.code == "ASK" and self._route.cluster:
+                return await self._ask(refusal, command, timeout), None
+            redirections += 1
+            if not self._turn(refusal, wire) or redirections > _REDIRECTIONS:
+                raise explained(refusal, wire.name, doing) from None
+
     async def run(self, call: Call, doing: str, *, patience: float = 0.0, replay: bool = False) -> Any:
         """Run a transition. With `replay` a lost answer is asked for once more: only for transitions that
         give the same answer to the same call."""
@@ -145,12 +175,6 @@ class Link:
                 break
         raise fault
 
-    def drop(self) -> None:
-        """Give the connection up at once. The next call makes a new one."""
-        if self._wire is not None:
-            self._wire.abort("the connection was dropped here")
-            self._wire = None
-
     def hang_up(self) -> None:
         """Take no more commands, and tell the server so: it ends a blocked one and forgets this client."""
         self._shut = True
@@ -158,11 +182,9 @@ class Link:
             if wire is not None:
                 wire.hang_up()
 
-    async def close(self, timeout: float = 1.0) -> None:
-        """After this no command of ours can still begin on the server, if it answers within `timeout`."""
-        self._shut = True
-        for doubt in self._doubts:
-            doubt.cancel()
+    async def let_go(self, timeout: float = 1.0) -> None:
+        """After this no command of ours can still begin on the server, if it answers within `timeout`. The
+        next call makes a new connection."""
         for detour in self._detours:
             detour.hang_up()
         wire, self._wire = self._wire, None
@@ -170,6 +192,13 @@ class Link:
             wire.hang_up()
             await wire.closed(timeout)
             wire.abort("the connection was closed here")
+
+    async def close(self, timeout: float = 1.0) -> None:
+        """As `let_go`, and take no more commands."""
+        self._shut = True
+        for doubt in self._doubts:
+            doubt.cancel()
+        await self.let_go(timeout)
 
     async def _connect(self) -> Wire:
         async with self._connecting:
@@ -195,8 +224,12 @@ class Link:
         except ReplyError as error:
             if error.code != "ASK" or not self._route.cluster:
                 raise
-            where = str(error).split(" ")[2]
-        detour = await self._route.detour(where, self._timeout)
+            asked = error
+        return await self._ask(asked, command, timeout)
+
+    async def _ask(self, error: ReplyError, command: Command, timeout: float) -> Any:
+        """Send this one command to where an ASK points."""
+        detour = await self._route.detour(str(error).split(" ")[2], self._timeout)
         self._detours.add(detour)
         try:
             asking, reply = detour.send_many((("ASKING",), command))

@@ -15,6 +15,8 @@ class Reservation:
     def __init__(self, reservation_id: str, token: str, queue: str) -> None:
         self.id = reservation_id
         self.token = token
+        #: Asked for, and no answer yet: the server may hold it.
+        self.asked = False
         self.reserved = False
         self.deadline = b""
         #: Decoded and not yet claimed, in the reservation's order.
@@ -24,6 +26,11 @@ class Reservation:
         self.owned: list[Delivery] = []
         self.poisoned = 0
         self._queue = queue
+
+    @property
+    def in_doubt(self) -> bool:
+        """The server may hold something under this id, or in the name of this token."""
+        return self.asked or self.reserved
 
     def take(self, reply: Sequence[Any]) -> None:
         """Decode what reserve returned: a word, the deadline, raw payloads."""
