@@ -287,3 +287,10 @@ def test_explain_the_other_places(bench: Bench) -> None:
     assert explain(bench, "sic", code=7)["place"] == "nowhere", "a part of the id of something else"
     answer = explain(bench, "never", code=7)
     assert (answer["place"], answer["complete"]) == ("nowhere", True)
+
+
+@pytest.mark.parametrize("option", ["--watch", "--retained"])
+def test_a_queue_behind_an_option_that_takes_a_number_is_told_where_to_go(option: str) -> None:
+    done = queueworker("inspect", option, "orders", env={})
+    assert done.returncode == 2
+    assert f"If 'orders' is the queue, name it before {option}." in done.stderr

@@ -25,13 +25,29 @@ RETAINED = 10
 _CLEAR = "\x1b[2J\x1b[H"
 
 
+class _MayBeLeftOut(click.ParamType):  # type: ignore[type-arg] # not generic in older releases of click
+    """The value of an option that needs none. A word behind such an option may have been meant as QUEUE."""
+
+    def __init__(self, number: click.FloatRange | click.IntRange) -> None:
+        self._number = number
+        self.name = number.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._number.convert(value, param, ctx)
+        except click.BadParameter as error:
+            option = param.opts[0] if param is not None else "the option"
+            why = error.message.rstrip(".")
+            self.fail(f"{why}. If {value!r} is the queue, name it before {option}.", param, ctx)
+
+
 @click.command("inspect")
 @click.argument("queue")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
     "--watch",
     "period",
-    type=click.FloatRange(min=0.05),
+    type=_MayBeLeftOut(click.FloatRange(min=0.05)),
     is_flag=False,
     flag_value=PERIOD,
     metavar="[SECONDS]",
@@ -40,7 +56,7 @@ _CLEAR = "\x1b[2J\x1b[H"
 @click.option(
     "--retained",
     "retained",
-    type=click.IntRange(min=1),
+    type=_MayBeLeftOut(click.IntRange(min=1)),
     is_flag=False,
     flag_value=RETAINED,
     metavar="[N]",
