@@ -341,6 +341,19 @@ def expect(
 STAGES = [Stage.STOP_RECEIVING, Stage.DRAIN_OUTSTANDING, Stage.VERIFY_REGISTRY_EMPTY, Stage.RETIRE]
 
 
+@pytest.mark.parametrize("others", [(), (seen(V2, 2, created=1),)], ids=["alone", "beside another"])
+def test_a_fence_that_a_person_set_is_told(others: tuple[RevisionFacts, ...]) -> None:
+    resource = wants("demo:v1", 2, on("v1") if not others else on("v2", "v1"))
+    revisions = (seen(V1, 2, created=2), *others)
+    reading = queue(resource, *revisions, fences={V1.name: "looks wrong"})
+    status = plan(resource, facts(resource, *revisions, reading=reading), START).status
+    ready = status.condition("Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", R.TARGET_FENCED)
+    assert "queueworker unfence" in ready.message
+    assert status.condition("Stalled") is None
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_queue_that_nobody_could_read_freezes_the_stage(stage: Stage) -> None:
     resource = wants("demo:old", 2, on("v2", "old", stage), **LEGACY)

@@ -74,7 +74,8 @@ def rolling(situation: Situation, now: datetime) -> Decision:
     deletions = [DeleteRevision(r.name, r.deployment) for r in gone]
     # What is taken away does not serve or is not needed, so it goes first: never above twice what is wanted.
     actions = (*_on_the_broker(situation, out), *downs, *ups, *deletions)
-    return Decision(actions, _stage(situation, out, leaving, kept, left), stable, left, out, held)
+    stage = _stage(situation, out, leaving, kept, left)
+    return Decision(actions, stage, stable, left, out, first_obstacle(situation.stopped, held))
 
 
 def _on_the_broker(situation: Situation, out: WayOut | None) -> tuple[Action, ...]:

@@ -115,6 +115,14 @@ class Situation:
         )
 
     @property
+    def stopped(self) -> Pass | Wait:
+        """Somebody else keeps the target from receiving: it does not serve, however many workers it has."""
+        receives = self.receives
+        if self.desired and isinstance(receives, Wait) and not self.own_fence_on_target:
+            return receives
+        return Pass()
+
+    @property
     def own_fence_on_target(self) -> bool:
         """The target left once, and is wanted again."""
         reason = self.queue.fences.get(self.target.name, "") if isinstance(self.queue, QueueFacts) else ""
