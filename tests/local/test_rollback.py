@@ -123,6 +123,25 @@ async def test_back_to_a_legacy_revision_leaves_nothing_that_it_cannot_read(up: 
     assert await up.stop() == 0
 
 
+async def test_a_request_aborts_a_change_to_an_image_that_cannot_start(up: Up, jobs: Jobs) -> None:
+    up.write(resource())
+    await up.start()
+    stable = await up.ready()
+    broken = {"version": "v2", "env": {"BROKEN": "yes"}}
+    up.write(resource(**broken))
+    await up.until("the report", lambda: "CrashLoopBackOff" in up.condition("Ready")["message"])
+    target = up.of()["status"]["rollout"]["target"]
+
+    up.write(resource(**broken, request={"id": "1", "action": "Abort"}))
+    await up.until("the abort", lambda: up.condition("Ready")["reason"] == "RolloutAborted")
+    assert {row["revision"] for row in up.of()["processes"]} == {stable}
+    assert "RolledBack" in up.events()
+    assert target in (await jobs.read()).fences
+    await jobs.publish(["still served"])
+    await jobs.finished(1)
+    assert await up.stop() == 0
+
+
 async def fenced(jobs: Jobs, revision: str) -> int:
     """Wait for the fence. Returns what the revision had claimed then."""
     while revision not in (reading := await jobs.read()).fences:  # noqa: ASYNC110 - set by another process

@@ -96,6 +96,12 @@ CASES = (
 )
 
 CHANGES = (
+    Change(
+        "request-id",
+        body(spec__request={"id": "1", "action": "Abort"}),
+        body(spec__request={"id": "2", "action": "Retry"}),
+        body(spec__request={"id": "1", "action": "Retry"}),
+    ),
     Change("queue-immutable", body(), body(spec__replicas=3), body(spec__queue__name="other")),
     Change("broker-immutable", body(), body(spec__replicas=0), on_nats()),
     Change("broker-immutable", on_nats(), on_nats(url="tls://other"), body()),

@@ -65,6 +65,8 @@ class ConditionReason(StrEnum):
     BROKER_UNREACHABLE = "BrokerUnreachable"
 
     PAUSED = "Paused"
+    ROLLOUT_ABORTED = "RolloutAborted"
+    STABLE_MISSING = "StableMissing"
     WAITING_FOR_RECEIVER = "WaitingForReceiver"
     TARGET_FENCED = "TargetFenced"
     RECEIVING_NOT_STOPPED = "ReceivingNotStopped"
@@ -94,6 +96,8 @@ class EventReason(StrEnum):
     WORK_DRAINED = "WorkDrained"
     REGISTRY_EMPTY = "RegistryEmpty"
     ROLLED_BACK = "RolledBack"
+    REQUEST_HANDLED = "RequestHandled"
+    REQUEST_IGNORED = "RequestIgnored"
     SCALED = "Scaled"
     REVISION_RETIRED = "RevisionRetired"
     BROKER_RECOVERED = "BrokerRecovered"

@@ -248,6 +248,20 @@ TRANSITIONS: tuple[Transition, ...] = (
         _same_nats_namespace,
     ),
     Transition(
+        "request-id",
+        "spec",
+        "!has(oldSelf.request) || !has(self.request) || self.request == oldSelf.request || "
+        "self.request.id != oldSelf.request.id",
+        "another request needs another id: each id is answered once",
+        "spec.request",
+        lambda old, new: (
+            old.request is None
+            or new.request is None
+            or old.request == new.request
+            or old.request.id != new.request.id
+        ),
+    ),
+    Transition(
         "key-namespace-immutable",
         "spec.broker.redis",
         "self.keyNamespace == oldSelf.keyNamespace",

@@ -15,6 +15,7 @@ from pydantic.config import JsonDict
 
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.request import Request
 from queueworker_operator.api.schema import Int32, Int64, SecretRef
 from queueworker_operator.api.schema import Model as _Model
 from queueworker_operator.api.template import Template
@@ -161,6 +162,9 @@ class QueueWorkerSpec(_Model):
         default=Strategy.ROLLING,
         description="How a change is brought out. Rolling: surge the new revision, then drain the old one.",
     )
+    request: Request | None = Field(
+        default=None, description="What is asked of the change that is under way; done once for each id."
+    )
     paused: bool = Field(
         default=False,
         description="Stops a change forward where it is; what runs goes on. The way back, a new number of "
@@ -284,6 +288,12 @@ class QueueWorkerStatus(_Tolerant):
     previous: Annotated[str, Field(max_length=63)] | None = Field(
         default=None,
         description="The revision that served before the stable one. Going back to it is a rollback.",
+    )
+    handled_request: Annotated[str, Field(max_length=63)] | None = Field(
+        default=None, description="The id of the last request that was answered."
+    )
+    aborted: Annotated[str, Field(max_length=63)] | None = Field(
+        default=None, description="The revision that the spec asks for and that a request aborted."
     )
     rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
     revisions: Annotated[tuple[RevisionStatus, ...], Field(max_length=20)] = Field(

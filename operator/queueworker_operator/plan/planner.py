@@ -47,6 +47,7 @@ from queueworker_operator.plan.guards import (
     refusal_guard,
 )
 from queueworker_operator.plan.priority import priority_guard
+from queueworker_operator.plan.requests import aborted_guard, as_target, hear, kept_guard
 from queueworker_operator.plan.rolling import Decision, rolling
 from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.split import is_empty
@@ -82,7 +83,13 @@ def seconds_until_next(decided: Plan, facts: Facts, refusal: Refusal | None) -> 
 
 def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetime) -> Plan:
     metadata, spec, previous = resource.metadata, resource.spec, resource.status
-    target = revision_of(metadata.name, spec)
+    wanted = revision_of(metadata.name, spec)
+    heard = hear(spec.request, wanted, previous)
+    target, creatable = wanted, creation_guard(wanted, workers)
+    if heard.aborted and previous.stable:
+        child = next((r for r in _ours(workers) if r.name == previous.stable.revision), None)
+        target = as_target(previous.stable, spec, child)
+        creatable = kept_guard(previous.stable, child)
     identity = broker_identity(spec.broker)
     broker = fresh_broker(facts, identity, now)
     reachable = broker_guard(broker)
@@ -94,7 +101,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         desired=spec.replicas,
         previous=previous,
         revisions=_ours(workers),
-        creatable=creation_guard(target, workers),
+        creatable=creatable,
         accepted=refusal_guard(target, workers),
         reachable=reachable,
         queue=queue,
@@ -107,6 +114,8 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     # A stable revision needs no broker to be kept, so an unseen one blocks nothing there.
     unseen = isinstance(situation.guard, Unknown) and situation.is_back
     blocker = first_obstacle(Pass() if unseen else situation.guard, decision.guard)
+    if decision.stage is Stage.IDLE:
+        blocker = first_obstacle(blocker, aborted_guard(heard))
     view = View(
         stage=decision.stage,
         revisions=decision.left,
@@ -119,6 +128,8 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         deadline=_deadline(resource),
         previous=_previous(previous, decision),
         out=decision.out if decision.stage in WAY_OUT else None,
+        handled_request=heard.handled,
+        aborted=heard.aborted,
     )
     status = build_status(metadata, previous, view, now)
     actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
@@ -129,7 +140,8 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         first_obstacle(situation.creatable, situation.accepted, reachable, situation.pause), Pass
     ):
         requeue = BLOCKED
-    return _finish(actions, _scaled(metadata.generation, situation, decision), previous, status, requeue)
+    told = [*heard.events, *_scaled(metadata.generation, situation, decision)]
+    return _finish(actions, told, previous, status, requeue)
 
 
 def _previous(previous: QueueWorkerStatus, decision: Decision) -> str | None:
@@ -154,6 +166,8 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
         deadline=_DEFAULT_DEADLINE,
         previous=previous.previous,
         out=None,
+        handled_request=previous.handled_request,
+        aborted=previous.aborted,
     )
     status = build_status(resource.metadata, previous, view, now)
     return _finish([], [], previous, status, SETTLED)
@@ -182,6 +196,8 @@ def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: d
         deadline=_deadline(resource),
         previous=previous.previous,
         out=None,
+        handled_request=previous.handled_request,
+        aborted=previous.aborted,
     )
     status = build_status(metadata, previous, view, now)
     retire: list[Action] = [RetireRevision(r.name, r.deployment) for r in revisions if r.desired]

@@ -35,6 +35,9 @@ _OF_THE_BROKER = (
 )
 
 
+_HALTED = (ConditionReason.PAUSED, ConditionReason.ROLLOUT_ABORTED)
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """What a pass found and decided: all that the status says follows from it and the previous status."""
@@ -55,10 +58,14 @@ class View:
     previous: str | None
     #: Where those stand that leave by the guarded way, while the stage is one of it.
     out: WayOut | None
+    #: The last request that was answered, and the revision that is not brought out.
+    handled_request: str | None
+    aborted: str | None
 
     @property
-    def paused(self) -> bool:
-        return isinstance(self.blocker, Wait) and self.blocker.reason is ConditionReason.PAUSED
+    def halted(self) -> bool:
+        """A person stopped it: nothing is under way, and no time counts."""
+        return isinstance(self.blocker, Wait) and self.blocker.reason in _HALTED
 
     @property
     def settled(self) -> bool:
@@ -96,6 +103,8 @@ def build_status(
         broker=BrokerStatus(type=view.broker_type) if view.broker_type else previous.broker,
         stable=view.stable,
         previous=view.previous,
+        handled_request=view.handled_request,
+        aborted=view.aborted,
         rollout=rollout,
         revisions=revisions,
     )
@@ -146,7 +155,7 @@ def _rollout(
     if before is None or not same:
         return shown
     ready = previous.condition(ConditionType.READY)
-    goes_on = ready is not None and ready.reason == ConditionReason.PAUSED and not view.paused
+    goes_on = ready is not None and ready.reason in _HALTED and not view.halted
     moved = goes_on or before.stage is not view.stage or _got_further(previous.revisions, revisions, view)
     progressed_at = now if moved else before.progressed_at or before.started_at
     return shown.model_copy(update={"started_at": before.started_at, "progressed_at": progressed_at})
@@ -181,7 +190,7 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
     count = f"{available} of {view.wanted} workers are available"
     words: dict[ConditionType, _Word] = {}
     stalled = _stalled(view, rollout, now)
-    reconciling = None if stalled or view.settled or view.paused else _reconciling(view)
+    reconciling = None if stalled or view.settled or view.halted else _reconciling(view)
     words[ConditionType.READY] = _ready(view, stalled, reconciling, count)
     words[ConditionType.AVAILABLE] = (
         _Word("True", ConditionReason.MINIMUM_REPLICAS_AVAILABLE, f"{count}.")
@@ -204,7 +213,7 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
 def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if isinstance(view.blocker, Fail):
         return _Word("True", view.blocker.reason, view.blocker.message)
-    if view.paused or rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
+    if view.halted or rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
         return None
     seconds = int(view.deadline.total_seconds())
     if view.stage is Stage.DRAIN_OUTSTANDING and isinstance(view.blocker, Wait):

@@ -1,0 +1,27 @@
+"""What a person asks of a change that is under way: once, by an id, in the spec."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from queueworker_operator.api.schema import Model
+
+
+class RequestAction(StrEnum):
+    ABORT = "Abort"
+    RETRY = "Retry"
+
+
+class Request(Model):
+    """Done once for each id, which status.handledRequest then names."""
+
+    id: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?$")
+    ] = Field(description="Another one for each request, such as a date and a number.")
+    action: RequestAction = Field(
+        description="Abort takes the change back to the stable revision by the guarded way and leaves the "
+        "rest of the spec as it is. Retry brings out what was aborted after all."
+    )
