@@ -443,3 +443,18 @@ def test_a_drain_that_does_not_end_is_told() -> None:
 def test_a_deletion_does_not_ask_the_broker() -> None:
     resource = wants("demo:v1", 2, on("v1"), **GONE)
     assert steps(plan(resource, facts(resource, seen(V1, 2), reading=NOBODY_LOOKED), START)) == ["v1 to 0"]
+
+
+def test_an_older_worker_that_serves_alone_is_not_stable_before_the_proof() -> None:
+    """As after a crash, or when somebody deleted the Deployment of the leaving revision."""
+
+    def stable(**changes: Any) -> str:
+        decided = plan(
+            TO_OLD, facts(TO_OLD, OLD_WORKER, reading=queue(TO_OLD, OLD_WORKER, live={}, **changes)), START
+        )
+        assert decided.status.stable is not None
+        return decided.status.stable.revision
+
+    assert stable(reserved=1, quiet_since=None) == V2.name
+    assert stable(quiet_since=START) == V2.name
+    assert stable() == OLD.name
