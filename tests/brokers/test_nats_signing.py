@@ -130,6 +130,10 @@ async def test_a_credentials_file(tmp_path: Path) -> None:
     )
     with EmbeddedNats(config=config) as server:
         assert await version_at(f"{server.url}?creds={creds}") > (2,)
+        directory = tmp_path / "mounted"
+        directory.mkdir()
+        (directory / "creds").write_bytes(creds.read_bytes())
+        assert await version_at(with_credentials(server.url, str(directory))) > (2,)
         creds.write_text("nothing of the kind")
         with pytest.raises(BrokerRefusedError, match="holds no JWT with a seed"):
             await version_at(f"{server.url}?creds={creds}")

@@ -81,6 +81,13 @@ async def test_credentials_from_secrets_of_the_file(own_up: Up, tmp_path: Path) 
         assert own_up.pids()
         assert not any(b"s3cret" in told_of(pid) for pid in own_up.pids())
         assert "s3cret" not in own_up.output
+        pids = own_up.pids()
+        for password, reason in (("wrong", "AuthenticationFailed"), ("s3cret", "Reachable")):
+            own_up.write(secret("mails-nats", username="mails", password=password), work)
+            await own_up.until(
+                reason, lambda reason=reason: own_up.condition("BrokerReachable")["reason"] == reason
+            )
+        assert own_up.pids() == pids, "workers read their credentials at each connection"
         own_up.write(work)
         await own_up.until(
             "the condition", lambda: own_up.condition("BrokerReachable")["reason"] == "SecretNotFound"
