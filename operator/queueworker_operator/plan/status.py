@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 from queueworker_operator.api.names import selector
 from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
@@ -19,13 +18,12 @@ from queueworker_operator.api.types import (
     RolloutStatus,
     StableStatus,
 )
-from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, RevisionFacts, Unknown
+from queueworker_operator.plan.broker_words import Word as _Word
+from queueworker_operator.plan.broker_words import broker_words, queue_words
+from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts, Unknown
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
-from queueworker_operator.plan.priority import priority_guard
 from queueworker_operator.plan.split import serving
 from queueworker_operator.plan.way_out import WayOut
-
-State = Literal["True", "False", "Unknown"]
 
 _OF_THE_BROKER = (
     ConditionType.BROKER_REACHABLE,
@@ -77,13 +75,6 @@ class View:
             and sum(map(serving, self.revisions)) >= self.wanted
             and all(r.alive <= self.wanted and r.caught_up for r in self.revisions)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Word:
-    state: State
-    reason: ConditionReason
-    message: str
 
 
 def build_status(
@@ -198,9 +189,9 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
         else _Word("False", ConditionReason.MINIMUM_REPLICAS_UNAVAILABLE, f"{count}.")
     )
     if view.broker is not None:
-        words |= _broker_words(view.broker)
+        words |= broker_words(view.broker)
         if view.broker_type == "NATS":
-            words |= _queue_words(view.broker)
+            words |= queue_words(view.broker)
     if view.out:
         words[ConditionType.REGISTRY_EMPTY] = _registry_word(view.out)
     if reconciling:
@@ -303,71 +294,6 @@ def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: 
         return _Word("False", ConditionReason.DEGRADED, reconciling.message)
     message = reconciling.message if reconciling else f"{count}."
     return _Word("False", ConditionReason.PROGRESSING, message)
-
-
-def _broker_words(check: BrokerCheck | Unknown) -> dict[ConditionType, _Word]:
-    def words(reachable: _Word, placement: _Word) -> dict[ConditionType, _Word]:
-        return {ConditionType.BROKER_REACHABLE: reachable, ConditionType.PLACEMENT_VALID: placement}
-
-    def not_probed(message: str) -> _Word:
-        return _Word("Unknown", ConditionReason.NOT_PROBED, message)
-
-    if isinstance(check, Unknown):
-        word = not_probed(f"{check.reason}.")
-        return words(word, word)
-    reachable = _Word("True", ConditionReason.REACHABLE, "The broker answers.")
-    match check.verdict:
-        case BrokerVerdict.REACHABLE:
-            same = _Word("True", ConditionReason.SAME_SLOT, "All keys share one slot.")
-            return words(reachable, same if check.clustered else _NO_SLOTS)
-        case BrokerVerdict.UNSAFE_PLACEMENT:
-            return words(reachable, _Word("False", ConditionReason.UNSAFE_PLACEMENT, check.message))
-        case BrokerVerdict.QUEUE_NOT_PROVISIONED | BrokerVerdict.QUEUE_UNUSABLE:
-            return words(reachable, _NO_SLOTS)
-        case other:
-            return words(
-                _Word("False", ConditionReason(other.value), check.message),
-                not_probed("The placement of keys is checked once the broker answers."),
-            )
-
-
-_NO_SLOTS = _Word("True", ConditionReason.NOT_CLUSTERED, "The broker has no slots to split keys.")
-
-
-def _queue_words(check: BrokerCheck | Unknown) -> dict[ConditionType, _Word]:
-    """What only JetStream has: a queue that somebody made, and the priority subject of older workers."""
-
-    def words(queue: _Word, priority: _Word) -> dict[ConditionType, _Word]:
-        return {ConditionType.QUEUE_PROVISIONED: queue, ConditionType.PRIORITY_DRAINED: priority}
-
-    def not_probed(what: str) -> _Word:
-        return _Word("Unknown", ConditionReason.NOT_PROBED, what)
-
-    unread = not_probed("The priority subject is read once the queue can be used.")
-    if isinstance(check, Unknown):
-        return words(not_probed(f"{check.reason}."), not_probed(f"{check.reason}."))
-    match check.verdict:
-        case BrokerVerdict.REACHABLE:
-            priority = _priority_word(priority_guard(check.priority))
-            if check.differs:
-                return words(_Word("False", ConditionReason.PROVISIONED_DIFFERENTLY, check.differs), priority)
-            text = "The queue is there, as the spec says."
-            return words(_Word("True", ConditionReason.PROVISIONED, text), priority)
-        case BrokerVerdict.QUEUE_NOT_PROVISIONED | BrokerVerdict.QUEUE_UNUSABLE as refused:
-            return words(_Word("False", ConditionReason(refused.value), check.message), unread)
-        case _:
-            return words(not_probed("The queue is looked for once the broker answers."), unread)
-
-
-def _priority_word(guard: Guard) -> _Word:
-    match guard:
-        case Pass():
-            text = "Nothing is left on the priority subject of older workers."
-            return _Word("True", ConditionReason.PRIORITY_EMPTY, text)
-        case Unknown(reason=reason):
-            return _Word("Unknown", ConditionReason.NOT_PROBED, f"{reason}.")
-        case Wait(reason, message) | Fail(reason, message):
-            return _Word("False", reason, message)
 
 
 def _failure(view: View) -> str:
