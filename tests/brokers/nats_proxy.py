@@ -21,6 +21,8 @@ class Fault(Enum):
     CUT = auto()
     #: Nothing more of this connection is read until `NatsProxy.let_go`.
     STALL = auto()
+    #: It reaches the server after `NatsProxy.let_go`, and so does all that follows it.
+    HOLD = auto()
     #: It reaches the server, and no answer of the server passes any more.
     DEAFEN = auto()
 
@@ -158,6 +160,8 @@ class _Connection:
                 await self._proxy.let_go.wait()
                 return
             elif choice is not Fault.SWALLOW:
+                if choice is Fault.HOLD:
+                    await self._proxy.let_go.wait()
                 self._deaf = self._deaf or choice is Fault.DEAFEN
                 self._up_writer.write(line + body)
 

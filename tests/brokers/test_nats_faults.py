@@ -102,6 +102,26 @@ async def test_a_lost_command_connection_is_replaced_and_nothing_is_sent_again(
         assert len(acks) == len(set(acks))
 
 
+@pytest.mark.parametrize("action", [Action.COMMIT, Action.RETRY])
+async def test_a_settlement_that_was_held_up_past_the_ack_wait_does_not_count(
+    action: Action, on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    await on_nats.provision(ack_wait=1.5, update=True)
+    await on_nats.publish(b"1")
+    timing = dataclasses.replace(CALM, expiry=1.5)
+    async with NatsProxy(nats_server.port, on_ack(Fault.HOLD)) as proxy:
+        slow = on_nats.consumer("slow", timing=timing, url=proxy.url)
+        held = (await receive(slow)).deliveries
+        settling = asyncio.create_task(settle(slow, held, action))
+        other = on_nats.consumer("other", timing=timing)
+        again: list[Delivery] = []
+        while not again:
+            again += (await receive(other)).deliveries
+        proxy.let_go.set()
+        # The server confirms it; whose delivery it acted on, it does not say.
+        assert await settling == [Outcome.UNKNOWN]
+
+
 @pytest.mark.parametrize(
     "end",
     [

@@ -34,6 +34,10 @@ _LATE = (
 )
 _GONE = "nobody receives it: the consumer is gone, so the message stays in its stream"
 _SETTLED = "it was settled before"
+_DOUBTFUL = (
+    "its confirmation came after the ack wait: it may have acted on the next holder's delivery, and somebody"
+    " else may have been told that it counts"
+)
 
 
 class Burial(msgspec.Struct, frozen=True):
@@ -136,16 +140,23 @@ class Settling:
     async def _commit(self, commits: Sequence[Settlement], on_result: OnResult) -> None:
         """The common case, without a step for each."""
         again: list[Settlement] = []
+        soonest = min([one.delivery.receipt.deadline for one in commits], default=0.0)
 
         def confirmed(indices: list[int]) -> None:
+            now = time.monotonic()
             for index in indices:
-                on_result(commits[index], Outcome.COMMITTED, "")
+                one = commits[index]
+                if now < soonest or now < one.delivery.receipt.deadline:
+                    on_result(one, Outcome.COMMITTED, "")
+                else:
+                    on_result(one, Outcome.UNKNOWN, _DOUBTFUL)
 
         def note(index: int, reply: Reply) -> None:
             if reply.status == NOBODY:
                 again.append(commits[index])
             else:
-                on_result(commits[index], *_verdict(Outcome.COMMITTED, reply))
+                one = commits[index]
+                on_result(one, *_verdict(Outcome.COMMITTED, one.delivery.receipt, reply))
 
         try:
             subjects = [one.delivery.receipt.reply for one in commits]
@@ -226,7 +237,7 @@ class Settling:
                 if reply.status == NOBODY:
                     nobody.append(one)
                 else:
-                    one.done(*_verdict(one.outcome, reply))
+                    one.done(*_verdict(one.outcome, one.receipt, reply))
 
             why = await self._send([(one.receipt.subject, b"", one.answer) for one in sent], note)
             for one in left.values():
@@ -315,9 +326,9 @@ def _teller(one: Settlement, on_result: OnResult) -> Done:
     return lambda outcome, text: on_result(one, outcome, text)
 
 
-def _verdict(outcome: Outcome, reply: Reply) -> tuple[Outcome, str]:
+def _verdict(outcome: Outcome, receipt: Receipt, reply: Reply) -> tuple[Outcome, str]:
     if not reply.status:
-        return outcome, ""
+        return (outcome, "") if time.monotonic() < receipt.deadline else (Outcome.UNKNOWN, _DOUBTFUL)
     if reply.status == 403:
         return Outcome.UNKNOWN, f"it was not settled: this user may not acknowledge: {reply.words}"
     return Outcome.UNKNOWN, f"the server answered {reply.status} {reply.words}"
