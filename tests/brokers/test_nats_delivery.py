@@ -54,6 +54,19 @@ async def test_renewed_work_is_not_handed_out_again(on_nats: NatsSite) -> None:
     assert await settle(consumer, held, Action.COMMIT) == [Outcome.COMMITTED] * 2
 
 
+async def test_what_older_producers_mark_as_urgent_is_left_to_older_workers(on_nats: NatsSite) -> None:
+    reply = await on_nats.link.request(on_nats.names.priority, b'{"pid":"p","payload":1}')
+    assert not reply.status
+    await on_nats.publish(b"2")
+    consumer = on_nats.consumer(timing=dataclasses.replace(CALM, block=0.3))
+    [delivery] = (await receive(consumer)).deliveries
+    assert delivery.payload == b"2"
+    assert await settle(consumer, [delivery], Action.COMMIT) == [Outcome.COMMITTED]
+    assert not (await receive(consumer)).deliveries
+    await on_nats.renewer().recover()
+    assert await on_nats.stored(on_nats.names.stream) == 1
+
+
 async def test_a_retry_is_the_same_message_with_one_more_attempt_after_its_delay(on_nats: NatsSite) -> None:
     payload = b'{"a":[ ],"b":{},"c":1.0,"d":"\\u00e9\xc3\xa9\\/"}'
     [pid] = await on_nats.publish(payload)

@@ -61,6 +61,21 @@ async def test_provisioning_twice_changes_nothing(on_nats: NatsSite) -> None:
     assert (after["config"], after["created"]) == (before["config"], before["created"])
 
 
+async def test_a_queue_is_made_as_it_was_asked_for(on_nats: NatsSite) -> None:
+    await on_nats.clear()
+    await on_nats.provision(storage="memory", max_age=3600, ack_wait=45, max_deliver=7, max_ack_pending=9)
+    stream = await api.stream_info(on_nats.link, on_nats.names.stream)
+    dead = await api.stream_info(on_nats.link, on_nats.names.dead_stream)
+    assert stream is not None
+    assert dead is not None
+    held = stream["config"]
+    assert (held["storage"], held["max_age"], held["num_replicas"]) == ("memory", 3600 * 10**9, 1)
+    # Dead letters stay until somebody decides.
+    assert (dead["config"]["storage"], dead["config"]["max_age"]) == ("memory", 0)
+    of = (await on_nats.consumer_info())["config"]
+    assert (of["ack_wait"], of["max_deliver"], of["max_ack_pending"]) == (45 * 10**9, 7, 9)
+
+
 async def test_provisioning_leaves_what_an_older_process_made(on_nats: NatsSite) -> None:
     await on_nats.clear()
     await an_old_process_starts(on_nats)
