@@ -218,10 +218,11 @@ def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
     return ApiError(*arguments)
 
 
-async def connect(environ: Mapping[str, str] = os.environ) -> ApiServer:
-    """The API server of our pod's cluster, else that of the kubeconfig. Raises UnreachableConfigError."""
+async def connect(environ: Mapping[str, str] = os.environ, context: str | None = None) -> ApiServer:
+    """The API server of our pod's cluster, else that of the kubeconfig and its context. Raises
+    UnreachableConfigError."""
     configuration = client.Configuration()
-    load = _loader(environ)
+    load = _loader(environ, context)
     try:
         await load(configuration)
     except config.ConfigException as error:
@@ -242,13 +243,30 @@ def _kubeconfig(environ: Mapping[str, str]) -> str:
     return environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
-def _loader(environ: Mapping[str, str]) -> Callable[[client.Configuration], Awaitable[None]]:
+def namespace_of(environ: Mapping[str, str] = os.environ, context: str | None = None) -> str:
+    """The namespace that commands without one are about: our pod's, else that of the context."""
+    if is_in_cluster(environ) and context is None:
+        try:
+            return Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text().strip()
+        except OSError:
+            return "default"
+    contexts, active = config.list_kube_config_contexts(_kubeconfig(environ))  # type: ignore[no-untyped-call]
+    chosen = next((one for one in contexts if one["name"] == context), active) if context else active
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _loader(
+    environ: Mapping[str, str], context: str | None
+) -> Callable[[client.Configuration], Awaitable[None]]:
     async def from_pod(configuration: client.Configuration) -> None:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
 
     async def from_file(configuration: client.Configuration) -> None:
         await config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=_kubeconfig(environ), client_configuration=configuration, persist_config=False
+            config_file=_kubeconfig(environ),
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
         )
 
-    return from_pod if is_in_cluster(environ) else from_file
+    return from_pod if is_in_cluster(environ) and context is None else from_file

@@ -28,6 +28,7 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 #: Commands that a test of their own runs, word for word or with other values, and where.
 RUN_ELSEWHERE = {
     "kubectl": "tests/cluster",
+    "kubectl-queueworker": "tests/local/test_plugin.py and tests/cluster",
     "helm": "tests/operator/test_charts.py and tests/cluster",
     "queueworker-operator": "tests/cluster",
 }

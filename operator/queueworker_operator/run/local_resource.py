@@ -296,6 +296,8 @@ class LocalResource:
         """This resource in up.json."""
         return {
             "spec_generation": self.generation,
+            "queue": self._accepted.spec.queue.name if self._accepted else "",
+            "deleting": self.deleting,
             "broker_url": self.broker_url,
             "status": self.status.to_body(),
             "processes": self.processes(),

@@ -1,0 +1,59 @@
+"""A QueueWorker as a tree: conditions that matter, revisions, their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.types import RevisionStatus
+from queueworker_operator.cli.seen import Seen
+from queueworker_operator.cli.verdict import Answer, verdict
+
+_COLOURS = {Answer.SETTLED: "green", Answer.MOVING: "cyan", Answer.WAITING: "yellow", Answer.BLOCKED: "red"}
+_STATES = {"ready": "green", "starting": "cyan", "stopping": "yellow"}
+
+
+def forest(seen: Sequence[Seen]) -> RenderableType:
+    """All of them, or a line that says that there is none."""
+    return Group(*(tree(one) for one in seen)) if seen else Text("no QueueWorkers")
+
+
+def tree(seen: Seen) -> Tree:
+    found = verdict(seen)
+    head = Text(seen.title, style="bold")
+    head.append(f"  {found.answer.value}", style=f"not bold {_COLOURS[found.answer]}")
+    head.append(f"  {found.reason}", style="not bold")
+    grown = Tree(head)
+    rollout = seen.status.rollout
+    stage = rollout.stage if rollout else Stage.IDLE
+    where = f"stage {stage}" + (f" to {rollout.target}" if rollout and stage is not Stage.IDLE else "")
+    if seen.queue:
+        where = f"queue {seen.queue}, {where}"
+    grown.add(Text(where + (", is being deleted" if seen.deleting else "")))
+    grown.add(Text(found.message))
+    for one in found.besides:
+        if one.message != found.message:
+            grown.add(Text(f"{one.type} is {one.status}: {one.reason}", style="yellow"))
+    for revision in seen.status.revisions:
+        branch = grown.add(_revision(revision))
+        for member in seen.members.get(revision.name, ()):
+            line = Text(member.name)
+            line.append(f"  {member.state}", style=_STATES.get(member.state, "red"))
+            if member.restarts:
+                line.append(f"  {member.restarts} restarts", style="yellow")
+            branch.add(line)
+    return grown
+
+
+def _revision(revision: RevisionStatus) -> Text:
+    line = Text(f"{revision.name}  ")
+    line.append(revision.role.value, style="bold")
+    line.append(f"  {revision.ready_replicas}/{revision.replicas} ready")
+    if revision.coroutines is not None:
+        line.append(f", {revision.coroutines} coroutines")
+    line.append(f", prefetch {revision.prefetch}")
+    return line

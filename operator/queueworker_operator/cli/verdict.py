@@ -1,0 +1,126 @@
+"""What stops a QueueWorker, read from its status alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
+from queueworker_operator.api.types import Condition
+from queueworker_operator.cli.seen import Seen
+
+#: What `why` ends with.
+MOVING, WAITING, BLOCKED = 0, 3, 4
+
+#: True is how it should be; the two others are absent then.
+_WANTED = (
+    ConditionType.BROKER_REACHABLE,
+    ConditionType.PLACEMENT_VALID,
+    ConditionType.QUEUE_PROVISIONED,
+    ConditionType.PRIORITY_DRAINED,
+    ConditionType.AVAILABLE,
+)
+#: Reasons of Reconciling under which the operator itself goes on, without waiting for anybody.
+_GOING_ON = (ConditionReason.ROLLOUT_IN_PROGRESS, ConditionReason.SCALING_STABLE, ConditionReason.DELETING)
+
+
+class Answer(StrEnum):
+    SETTLED = "nothing to do"
+    MOVING = "moving"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` is a word of docs/reasons.md, or of the plugin when the operator has said nothing yet."""
+
+    answer: Answer
+    reason: str
+    message: str
+    #: What else is not as it should be.
+    besides: tuple[Condition, ...] = ()
+
+    @property
+    def code(self) -> int:
+        return {Answer.WAITING: WAITING, Answer.BLOCKED: BLOCKED}.get(self.answer, MOVING)
+
+
+def verdict(seen: Seen) -> Verdict:
+    """The most serious of what the status says. An older generation's status is not believed."""
+    status = seen.status
+    if status.observed_generation is None or status.observed_generation < seen.generation:
+        last = (
+            "nothing yet"
+            if status.observed_generation is None
+            else f"generation {status.observed_generation}"
+        )
+        return Verdict(
+            Answer.WAITING,
+            "NotObserved",
+            f"The operator has not worked on generation {seen.generation} (last: {last}). {seen.look_for_it}",
+        )
+    besides = tuple(_off(seen))
+    stalled, reconciling, ready = (
+        status.condition(kind)
+        for kind in (ConditionType.STALLED, ConditionType.RECONCILING, ConditionType.READY)
+    )
+    if stalled is not None and stalled.status == "True":
+        return Verdict(Answer.BLOCKED, stalled.reason, stalled.message, besides)
+    if reconciling is not None and reconciling.status == "True":
+        answer = Answer.MOVING if reconciling.reason in _GOING_ON else Answer.WAITING
+        return Verdict(answer, reconciling.reason, reconciling.message, besides)
+    if ready is None or ready.status != "True":
+        reason = ready.reason if ready else "NotReported"
+        return Verdict(
+            Answer.WAITING, reason, ready.message if ready else "The status does not say Ready.", besides
+        )
+    return Verdict(Answer.SETTLED, ready.reason, ready.message, besides)
+
+
+def _off(seen: Seen) -> Iterator[Condition]:
+    for kind in _WANTED:
+        condition = seen.status.condition(kind)
+        if condition is not None and condition.status != "True":
+            yield condition
+
+
+def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
+    rollout = seen.status.rollout
+    return {
+        "namespace": seen.namespace,
+        "name": seen.name,
+        "answer": found.answer.name.lower(),
+        "code": found.code,
+        "reason": found.reason,
+        "message": found.message,
+        "stage": (rollout.stage if rollout else Stage.IDLE).value,
+        "target": rollout.target if rollout else None,
+        "besides": [one.model_dump(mode="json", by_alias=True) for one in found.besides],
+    }
+
+
+def verdict_as_text(seen: Seen, found: Verdict, now: datetime) -> list[str]:
+    """Lines for people: the answer, what was read and the way out, where the change stands, what is off."""
+    lines = [f"{seen.title}: {found.answer.value} ({found.reason})", f"  {found.message}"]
+    rollout = seen.status.rollout
+    if rollout is not None and rollout.target and rollout.started_at is not None:
+        progress = rollout.progressed_at or rollout.started_at
+        lines.append(
+            f"  {rollout.stage} to {rollout.target} for {_ago(now, rollout.started_at)},"
+            f" last got further {_ago(now, progress)} ago"
+        )
+    for one in found.besides:
+        if one.message != found.message:
+            lines.append(f"  {one.type} is {one.status} ({one.reason}): {one.message}")
+    return lines
+
+
+def _ago(now: datetime, then: datetime) -> str:
+    seconds = max(0, int((now - then).total_seconds()))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
