@@ -44,12 +44,12 @@ def test_the_plugin_shows_pods_and_says_what_stops_a_worker(installed: Installed
     assert (namespace, NAME) in {(one["namespace"], one["name"]) for one in everywhere}
     assert plugin(story, "why", NAME, "-n", namespace).returncode == 0
 
-    # A Secret that is not there: the operator waits for it.
+    # A Secret that is not there: somebody has to make it.
     waiting = queueworker(name="waits", broker={"redis": {"secretRef": {"name": "nowhere", "key": "url"}}})
     story.apply(waiting)
     story.then_condition("BrokerReachable", "False", "SecretNotFound", name="waits")
     told = plugin(story, "why", "waits", "-n", namespace)
-    assert told.returncode == 3, told.stdout
+    assert told.returncode == 4, told.stdout
     assert "nowhere" in told.stdout
 
     missing = plugin(story, "why", "nobody", "-n", namespace)
