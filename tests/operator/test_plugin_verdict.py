@@ -66,6 +66,14 @@ def seen(conditions: dict[str, tuple[str, str]], *, generation: int = 3, observe
             3,
             None,
         ),
+        ({"Ready": ("False", R.PROGRESSING), "Reconciling": ("True", R.RETIRING)}, Answer.MOVING, 0, None),
+        (
+            {"Ready": ("False", R.WORK_OUTSTANDING), "Reconciling": ("True", R.WORK_OUTSTANDING)},
+            Answer.WAITING,
+            3,
+            "WorkOutstanding",
+        ),
+        ({"Ready": ("False", R.PAUSED), "Reconciling": ("True", R.PAUSED)}, Answer.BLOCKED, 4, "Paused"),
         ({"Ready": ("False", R.DEGRADED)}, Answer.WAITING, 3, "Degraded"),
         ({}, Answer.WAITING, 3, "NotReported"),
         (

@@ -21,10 +21,18 @@ _WANTED = (
     ConditionType.PLACEMENT_VALID,
     ConditionType.QUEUE_PROVISIONED,
     ConditionType.PRIORITY_DRAINED,
+    ConditionType.REGISTRY_EMPTY,
     ConditionType.AVAILABLE,
 )
 #: Reasons of Reconciling under which the operator itself goes on, without waiting for anybody.
-_GOING_ON = (ConditionReason.ROLLOUT_IN_PROGRESS, ConditionReason.SCALING_STABLE, ConditionReason.DELETING)
+_GOING_ON = (
+    ConditionReason.ROLLOUT_IN_PROGRESS,
+    ConditionReason.SCALING_STABLE,
+    ConditionReason.RETIRING,
+    ConditionReason.DELETING,
+)
+#: Those that end only when a person edits the resource.
+_BY_HAND = (ConditionReason.PAUSED, ConditionReason.ROLLOUT_ABORTED, ConditionReason.STABLE_MISSING)
 
 
 class Answer(StrEnum):
@@ -71,7 +79,11 @@ def verdict(seen: Seen) -> Verdict:
     if stalled is not None and stalled.status == "True":
         return Verdict(Answer.BLOCKED, stalled.reason, stalled.message, besides)
     if reconciling is not None and reconciling.status == "True":
-        answer = Answer.MOVING if reconciling.reason in _GOING_ON else Answer.WAITING
+        answer = Answer.WAITING
+        if reconciling.reason in _GOING_ON:
+            answer = Answer.MOVING
+        elif reconciling.reason in _BY_HAND:
+            answer = Answer.BLOCKED
         return Verdict(answer, reconciling.reason, reconciling.message, besides)
     if ready is None or ready.status != "True":
         reason = ready.reason if ready else "NotReported"
