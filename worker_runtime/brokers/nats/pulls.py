@@ -107,6 +107,9 @@ class Pulls:
         if self._wire is not None and not self._wire.gone and self._pull:
             try:
                 async with asyncio.timeout(min(_SILENCE, self._link.timeout)):
+                    # What the server sends to an inbox that is gone comes back behind all other messages, so
+                    # a pull that was sent just now is not given up before it could bring something.
+                    await self._wait(self._sent_at + _LULL, interruptible=False)
                     await self._wire.unsubscribe()
             except (BrokerError, TimeoutError):
                 pass  # What is on its way comes back after the ack wait.
