@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,11 @@ def run_command_of(message: str, url: str, directory: Path) -> None:
     (command,) = re.findall(r"`(queueworker provision [^`]+)`", message)
     (directory / "username").write_text(USER)
     (directory / "password").write_text(PASSWORD)
-    environ = {"QUEUEWORKER_BROKER_URL": url, "QUEUEWORKER_NATS_CREDENTIALS": str(directory)}
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "QUEUEWORKER_BROKER_URL": url,
+        "QUEUEWORKER_NATS_CREDENTIALS": str(directory),
+    }
     done = subprocess.run(shlex.split(command), env=os.environ | environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
