@@ -153,3 +153,21 @@ async def test_ten_recoverers_give_back_once(standalone: Site) -> None:
     deliveries = (await receive(consumer, 1000)).deliveries
     assert len({one.pid for one in deliveries}) == 200
     assert set(await settle(consumer, deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
+
+
+async def test_a_user_who_may_not_count_recovers_as_well(standalone: Site) -> None:
+    push(standalone, envelope("a"))
+    run(standalone, transitions.reserve(standalone.keys, "one", "r", 1, 0))
+    user = f"u{standalone.keys.ready.split('.')[0]}"
+    standalone.client.execute_command("ACL", "SETUSER", user, "on", "nopass", "~*", "+@all", "-hlen")
+    try:
+        port = standalone.client.connection_pool.connection_kwargs["port"]
+        renewer = standalone.renewer(url=f"redis://{user}:any@127.0.0.1:{port}")
+
+        async def recovered() -> bool:
+            return (await renewer.recover()).reservations == 1
+
+        await eventually(recovered)
+    finally:
+        standalone.client.execute_command("ACL", "DELUSER", user)
+    assert standalone.ready() == [envelope("a")]

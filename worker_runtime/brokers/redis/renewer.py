@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from worker_runtime.brokers.base import Delivery, Presence, Promoted, Recovered, Timing, WorkerIdentity
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.roster import encode_record
+from worker_runtime.brokers.redis.wire import ReplyError
 from worker_runtime.envelope import published_at
 
 #: Passes over full pages within one `recover`: 20,000 stranded messages come back in one call.
 _PAGES = 20
 #: Entries looked at per call in the slow searches for what has no liveness or no token.
 _WINDOW = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Glance:
+    """What a pass has to look for."""
+
+    reservation_due: bool
+    delivery_due: bool
+    owners: bool
+    processing: bool
 
 
 class RedisRenewer:
@@ -61,15 +73,47 @@ class RedisRenewer:
 
     async def _pass(self, *, to_the_end: bool) -> Recovered:
         self._crash_loops = 0
-        reservations = await self._recover_reservations()
-        deliveries = await self._recover_expired()
-        deliveries += await self._recover_without_liveness()
-        while to_the_end and self._owners_cursor != b"0":
+        reservations = deliveries = 0
+        glance = await self._glance()
+        if glance.reservation_due:
+            reservations = await self._recover_reservations()
+        if glance.delivery_due:
+            deliveries = await self._recover_expired()
+        if glance.owners:
             deliveries += await self._recover_without_liveness()
-        deliveries += await self._recover_without_token()
-        while to_the_end and self._processing_offset:
+            while to_the_end and self._owners_cursor != b"0":
+                deliveries += await self._recover_without_liveness()
+        if glance.processing:
             deliveries += await self._recover_without_token()
+            while to_the_end and self._processing_offset:
+                deliveries += await self._recover_without_token()
+        else:
+            self._processing_offset = 0
         return Recovered(reservations, deliveries - self._crash_loops, self._crash_loops)
+
+    async def _glance(self) -> _Glance:
+        """One request says what a pass over an idle queue need not look for: each of many idle workers makes
+        such a pass. Where a read is refused everything is looked for, and meets the refusal."""
+        replies = await self._link.batch(
+            (
+                ("TIME",),
+                ("ZRANGE", self._keys.reservations, 0, 0, "WITHSCORES"),
+                ("ZRANGE", self._keys.liveness, 0, 0, "WITHSCORES"),
+                ("HLEN", self._keys.owners),
+                ("LLEN", self._keys.processing),
+            ),
+            "look for what is overdue",
+        )
+        if any(isinstance(reply, ReplyError) for reply in replies):
+            return _Glance(True, True, True, True)
+        (seconds, micros), reservation, delivery, owners, processing = replies
+        now = int(seconds) * 1000 + int(micros) // 1000
+        return _Glance(
+            bool(reservation) and float(reservation[1]) <= now,
+            bool(delivery) and float(delivery[1]) <= now,
+            owners > 0,
+            processing > 0,
+        )
 
     async def promote(self) -> Promoted:
         """See `Renewer.promote`."""
