@@ -26,8 +26,12 @@ STALL = 1.0
 BEAT = STALL / 2
 #: Seconds between two looks whether there is something new to announce.
 LOOK = 0.5
-#: Seconds between two looks at the delayed retries, where none is due earlier.
-PROMOTION = 1.0
+#: Seconds between two looks at the delayed retries, where this worker knows of none that is due earlier. A
+#: worker that waits for work looks more often (`Timing.block`); this finds what dead workers have left when
+#: all others are busy.
+PROMOTION = 5.0
+#: Seconds before it looks again when the broker could not be asked.
+PROMOTION_RETRY = 1.0
 
 _BLOCKED = "Await instead of blocking, or make the handler a plain function, which runs in a thread."
 _STARVED = "The process gets too little CPU, or a hook or a task of the app blocks the loop."
@@ -57,6 +61,8 @@ class Renewal:
         self._give_up = give_up
         self._on_lost = on_lost
         self._tasks: list[asyncio.Task[None]] = []
+        #: Passes that moved something: what was taken over may have to wait before it is ready.
+        self._recoveries = 0
         self._extra = {"queue": state.queue}
         self._outage = Outage(log, self._extra, state.clock)
 
@@ -151,6 +157,7 @@ class Renewal:
             else:
                 self._outage.worked("recovery")
                 if recovered.deliveries or recovered.reservations:
+                    self._recoveries += 1
                     log.info(
                         "returned to the queue what others left: %d deliveries, %d from reservations",
                         recovered.deliveries,
@@ -187,20 +194,29 @@ class Renewal:
             await until_next(min(LOOK, period))
 
     async def _promote_loop(self) -> None:
-        """Delayed retries become ready within about a second of their time, whichever worker made them."""
+        """Delayed retries become ready at about their time: this worker looks as soon as it has made one, and
+        when the next one is due."""
+        clock = self._state.clock
+        seen: tuple[int, int] | None = None
+        due = 0.0
         while True:
-            due: float | None = None
-            try:
-                promoted = await self._renewer.promote()
-            except BrokerError as error:
-                self._outage.failed("promotion of delayed retries", error)
+            made = (self._state.retried, self._recoveries)
+            if made != seen or clock() >= due:
+                try:
+                    promoted = await self._renewer.promote()
+                except BrokerError as error:
+                    self._outage.failed("promotion of delayed retries", error)
+                    due = clock() + PROMOTION_RETRY
+                else:
+                    self._outage.worked("promotion of delayed retries")
+                    wait = PROMOTION if promoted.next_due is None else min(PROMOTION, promoted.next_due)
+                    due = clock() + wait
+                seen = made
+            left = due - clock()
+            if left > LOOK:
+                await until_next(LOOK)
             else:
-                self._outage.worked("promotion of delayed retries")
-                due = promoted.next_due
-            if due is not None and due < PROMOTION:
-                await asyncio.sleep(due + random.uniform(0.0, 0.02))
-            else:
-                await until_next(PROMOTION)
+                await asyncio.sleep(max(0.0, left) + random.uniform(0.0, 0.02))
 
 
 class Heartbeat:
