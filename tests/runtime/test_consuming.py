@@ -146,6 +146,7 @@ def test_a_stop_during_an_outage_says_that_work_is_left(
         ).consuming()
         pids = outer.publish("q", "{}", "{}")
         wait_until(lambda: (worker.directory / "began").exists(), "a running handler")
+        wait_until(lambda: worker.status()["queues"]["q"]["waiting"] == 1, "the second message")
         broker.kill()
         worker.signal()
         (worker.directory / "go").touch()
