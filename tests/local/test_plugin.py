@@ -84,14 +84,45 @@ async def test_watching_tells_each_change_until_it_is_interrupted(up: Up, jobs: 
     assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+async def test_an_up_that_has_ended_is_told(number: signal.Signals, up: Up, jobs: Jobs) -> None:
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    up.signal(number)
+    await up.wait()
+
+    code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
+    assert code == 4
+    assert told.startswith("work: blocked (NotRunning)")
+    assert f"Start it again: queueworker up -f {up.file}" in told
+    code, shown, _ = await plugin("get", "--local", str(up.state_dir))
+    assert code == 0
+    assert "NotRunning" in shown
+    assert "pid" not in shown, "no process is called alive"
+
+
+async def test_a_pause_is_blocked_until_somebody_ends_it(up: Up, jobs: Jobs) -> None:
+    up.write(resource(version="v1"))
+    await up.start()
+    await up.ready()
+    up.write(resource(version="v2", paused=True))
+    await up.until("the pause", lambda: up.condition("Ready")["reason"] == "Paused")
+    code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
+    assert (code, told.splitlines()[0]) == (4, "work: blocked (Paused)")
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
         (None, "start queueworker up -f FILE"),
         ("{", "cannot be read as the state of queueworker up"),
-        ('{"resources": {"work": {}}}', "cannot be read as the state of queueworker up"),
-        ('{"resources": {"work": {"status": {"conditions": 7}}}}', "status.conditions cannot be read"),
-        ('{"resources": {}}', "has no QueueWorker work; it has none"),
+        ('{"state": "stopped", "file": "f", "resources": {"work": {}}}', "cannot be read as the state"),
+        (
+            '{"state": "stopped", "file": "f", "resources": {"work": {"status": {"conditions": 7}}}}',
+            "status.conditions cannot be read",
+        ),
+        ('{"state": "stopped", "file": "f", "resources": {}}', "has no QueueWorker work; it has none"),
     ],
 )
 async def test_a_state_that_cannot_be_used_is_named(text: str | None, wanted: str, tmp_path: Path) -> None:

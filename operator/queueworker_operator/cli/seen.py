@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,8 @@ class Seen:
     #: By the name of the revision.
     members: Mapping[str, tuple[Member, ...]]
     look_for_it: str
+    #: Why nobody works on it; empty when somebody may.
+    abandoned: str = ""
 
     @property
     def title(self) -> str:
@@ -144,7 +148,8 @@ def in_local_mode(place: Path, name: str = "") -> list[Seen]:
     try:
         state = json.loads(path.read_text())
         resources: dict[str, Any] = state["resources"]
-        found = [_of_state(key, one) for key, one in sorted(resources.items())]
+        abandoned = _abandoned(state, directory)
+        found = [_of_state(key, one, abandoned) for key, one in sorted(resources.items())]
     except FileNotFoundError:
         raise NotSeenError(
             f"{path} is not there: start queueworker up -f FILE, and name FILE or its --state-dir"
@@ -158,14 +163,39 @@ def in_local_mode(place: Path, name: str = "") -> list[Seen]:
     return found
 
 
-def _of_state(name: str, resource: dict[str, Any]) -> Seen:
+def _abandoned(state: Mapping[str, Any], directory: Path) -> str:
+    """Why no `queueworker up` keeps this state up to date."""
+    again = f"What is shown is its last word. Start it again: queueworker up -f {state['file']}"
+    if state["state"] == "stopped":
+        return f"queueworker up has stopped. {again}"
+    if _held(directory):
+        return ""
+    return f"queueworker up (process {state['pid']}) ended without a word, as after a SIGKILL. {again}"
+
+
+def _held(directory: Path) -> bool:
+    """Whether a process holds the lock of the directory."""
+    try:
+        lock = os.open(directory / "up.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _of_state(name: str, resource: dict[str, Any], abandoned: str) -> Seen:
     status = _status(resource.get("status"), name)
     members: dict[str, tuple[Member, ...]] = {one.name: () for one in status.revisions}
-    for process in resource.get("processes", ()):
+    for process in () if abandoned else resource.get("processes", ()):
         state = "stopping" if process["stopping"] else "ready" if process["ready"] else "starting"
         if process["revision"] in members:
             members[process["revision"]] += (
                 Member(f"process {process['index']}, pid {process['pid']}", state),
             )
     generation, queue = resource["spec_generation"], resource["queue"]
-    return Seen("", name, generation, queue, resource["deleting"], status, members, _NO_UP)
+    return Seen("", name, generation, queue, resource["deleting"], status, members, _NO_UP, abandoned)

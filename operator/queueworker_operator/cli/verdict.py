@@ -32,7 +32,12 @@ _GOING_ON = (
     ConditionReason.DELETING,
 )
 #: Those that end only when a person edits the resource.
-_BY_HAND = (ConditionReason.PAUSED, ConditionReason.ROLLOUT_ABORTED, ConditionReason.STABLE_MISSING)
+_BY_HAND = (
+    ConditionReason.PAUSED,
+    ConditionReason.ROLLOUT_ABORTED,
+    ConditionReason.STABLE_MISSING,
+    ConditionReason.TARGET_FENCED,
+)
 
 
 class Answer(StrEnum):
@@ -60,6 +65,8 @@ class Verdict:
 def verdict(seen: Seen) -> Verdict:
     """The most serious of what the status says. An older generation's status is not believed."""
     status = seen.status
+    if seen.abandoned:
+        return Verdict(Answer.BLOCKED, "NotRunning", seen.abandoned)
     if status.observed_generation is None or status.observed_generation < seen.generation:
         last = (
             "nothing yet"
@@ -87,9 +94,9 @@ def verdict(seen: Seen) -> Verdict:
         return Verdict(answer, reconciling.reason, reconciling.message, besides)
     if ready is None or ready.status != "True":
         reason = ready.reason if ready else "NotReported"
-        return Verdict(
-            Answer.WAITING, reason, ready.message if ready else "The status does not say Ready.", besides
-        )
+        message = ready.message if ready else "The status does not say Ready."
+        answer = Answer.BLOCKED if reason in _BY_HAND else Answer.WAITING
+        return Verdict(answer, reason, message, besides)
     return Verdict(Answer.SETTLED, ready.reason, ready.message, besides)
 
 
