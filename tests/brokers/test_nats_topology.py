@@ -138,6 +138,33 @@ async def test_a_stream_of_another_queue_is_refused_and_nothing_is_made(on_nats:
     await elsewhere.close()
 
 
+async def test_what_reads_or_fences_refuses_the_queue_of_another_namespace(on_nats: NatsSite) -> None:
+    elsewhere = NatsSite(on_nats.url, "another")
+    inspector, fences = elsewhere.nats().inspector(), elsewhere.nats().fences()
+    with pytest.raises(BrokerRefusedError, match="belongs to the queue"):
+        await inspector.read("q")
+    for change in (fences.fence("q", "r1", "stop"), fences.unfence("q", "r1"), fences.fences("q")):
+        with pytest.raises(BrokerRefusedError, match="belongs to the queue"):
+            await change
+    await inspector.close()
+    await fences.close()
+    await elsewhere.close()
+    assert not (await on_nats.read()).fences
+
+
+async def test_a_stream_of_somebody_else_does_not_take_what_is_published(on_nats: NatsSite) -> None:
+    config = {"name": "FOO", "subjects": ["q.taken.normal"]}
+    await api.call(on_nats.link, "STREAM.CREATE.FOO", config, "create")
+    publisher = on_nats.nats().publisher()
+    try:
+        with pytest.raises(BrokerRefusedError, match=r"publish to taken.*expected stream.*0 are published"):
+            await publisher.publish_many("taken", [b"1"])
+        assert await on_nats.stored("FOO") == 0
+    finally:
+        await publisher.close()
+        await api.call(on_nats.link, "STREAM.DELETE.FOO", None, "delete")
+
+
 async def test_a_queue_that_is_not_there_is_refused_with_the_command_that_makes_it(on_nats: NatsSite) -> None:
     with pytest.raises(BrokerRefusedError, match="queueworker provision nowhere"):
         await on_nats.nats().check("nowhere")
@@ -178,7 +205,7 @@ async def test_a_consumer_of_another_kind_is_refused(on_nats: NatsSite) -> None:
 
 async def test_a_payload_at_the_limit_is_published_and_buried_one_over_it_is_not(on_nats: NatsSite) -> None:
     envelope = len('{"pid":"","queue":"q","timestamp":1234567890,"payload":}') + 23
-    header = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n") + 23
+    header = len("NATS/1.0\r\nNats-Expected-Stream: Q_Q\r\nNats-Msg-Id: \r\n\r\n") + 23
     most = 1024 * 1024 - RESERVED - envelope - header
     fits = b'"%b"' % (b"x" * (most - 2))
     with pytest.raises(PayloadRefusedError, match=rf"{most + 1} bytes.*takes {1024 * 1024 - RESERVED}"):

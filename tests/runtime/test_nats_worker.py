@@ -247,3 +247,12 @@ def test_provisioning_is_for_nats_only() -> None:
     done = queueworker("provision", "q", env=env)
     assert done.returncode == 2
     assert "needs no provisioning" in done.stderr
+
+
+def test_what_moves_messages_does_not_mind_a_short_ack_wait(place: Place) -> None:
+    place.command("provision", "brief", "--ack-wait", "5")
+    assert "Retried 0" in place.command("retry", "brief")
+    assert place.command("recover", "brief")
+    left = place.command("provision", "brief", "--ack-wait", "9")
+    assert "ack_wait is 5 s, not 9 s" in left
+    assert "ack_wait from 5 s to 9 s" in place.command("provision", "brief", "--ack-wait", "9", "--update")

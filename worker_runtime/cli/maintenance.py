@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import click
 
@@ -13,6 +14,8 @@ from worker_runtime.brokers.base import MAX_TAKEOVERS, BrokerRefusedError, Maint
 from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE
 from worker_runtime.settings import Settings
 
+#: Seconds; below every ack wait.
+_SHORTEST = 0.001
 MAINTENANCE_FIELDS = (*BROKER_FIELDS, "job_ttl_seconds", "max_takeovers")
 
 
@@ -22,7 +25,9 @@ async def maintenance_of(settings: Settings, queue: str) -> AsyncIterator[Mainte
     may not have yet what is to be moved, does not pass for a queue with nothing to move."""
     timing = timing_from(settings, Timing(command_timeout=PATIENCE))
     broker = App(settings.broker_url, settings.namespace, timing).make_broker()
-    await broker.check(queue)
+    # Nothing is renewed here, so no ack wait is too short for it.
+    unhurried = replace(timing, expiry=_SHORTEST)
+    await App(settings.broker_url, settings.namespace, unhurried).make_broker().check(queue)
     inspector = broker.inspector()
     try:
         reading = await inspector.read(queue)

@@ -193,8 +193,8 @@ def read_pub_ack(reply: Reply, where: str, doing: str) -> PubAck:
             pass
     if reply.status == NOBODY:
         raise BrokerUnavailableError(
-            f"NATS at {where} cannot {doing}: no stream takes it; run `queueworker provision`, or its servers"
-            " are electing a leader"
+            f"NATS at {where} cannot {doing}: no stream takes it; run `queueworker provision QUEUE`, or its"
+            " servers are electing a leader"
         )
     answer = read_answer(reply, where, doing)
     return PubAck(str(answer.get("stream", "")), int(answer.get("seq", 0)), bool(answer.get("duplicate")))

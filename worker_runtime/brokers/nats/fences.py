@@ -14,6 +14,7 @@ from worker_runtime.brokers.base import BrokerRefusedError, BrokerUsageError
 from worker_runtime.brokers.nats import api, books
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import QueueNames
+from worker_runtime.brokers.nats.topology import check_owner
 
 
 class NatsFences:
@@ -58,11 +59,13 @@ class NatsFences:
 
     async def _known(self, queue: str) -> QueueNames:
         names = self._names_of(queue)
-        if await api.stream_info(self._link, names.books, patience=self._patience) is None:
+        info = await api.stream_info(self._link, names.books, patience=self._patience)
+        if info is None:
             raise BrokerRefusedError(
                 f"NATS at {self._link.name} has no bucket {names.bucket} for fences; run: queueworker"
                 f" provision {queue}"
             )
+        check_owner(names, info["config"], self._link.name)
         return names
 
 

@@ -12,6 +12,7 @@ from worker_runtime.brokers.nats.dead import attempts_of, is_failed, why_of
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
 from worker_runtime.brokers.nats.sweeping import stuck
+from worker_runtime.brokers.nats.topology import check_owner
 from worker_runtime.brokers.nats.walking import windows
 from worker_runtime.envelope import Unreadable, decode_envelope, published_at
 
@@ -36,6 +37,8 @@ class NatsInspector:
                 f"NATS at {link.name} has no queue {queue} ({names.stream}, its consumer {DURABLE} or"
                 f" {names.dead_stream} is missing); run: queueworker provision {queue}"
             )
+        for one in (stream, dead):
+            check_owner(names, one["config"], link.name)
         now = server_time(stream)
         delivered = int(consumer["delivered"]["stream_seq"])
         oldest = None

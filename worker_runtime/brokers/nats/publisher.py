@@ -27,7 +27,8 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 #: Seconds between two tries while nobody receives anything.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 #: So that a publish which is repeated within the stream's window is stored once.
-_ID = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n"
+#: The stream is named, so that one of somebody else that takes the subject by chance refuses the message.
+_HEADERS = b"NATS/1.0\r\nNats-Expected-Stream: %b\r\nNats-Msg-Id: %b\r\n\r\n"
 
 
 class NatsPublisher:
@@ -58,9 +59,9 @@ class NatsPublisher:
         if not payloads:
             return []
         pids = [new_pid() for _ in payloads]
-        now = int(self._clock())
+        now, stream = int(self._clock()), names.stream.encode()
         requests: list[Request] = [
-            (names.normal, _ID % pid.encode(), encode_envelope(pid, queue, now, payload))
+            (names.normal, _HEADERS % (stream, pid.encode()), encode_envelope(pid, queue, now, payload))
             for pid, payload in zip(pids, payloads, strict=True)
         ]
         wire = await self._link.opened(self._patience)

@@ -12,6 +12,8 @@ from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, IDENTITY, QueueNames
 
 _NANO = 1_000_000_000
+#: Fields of a configuration that are times, in nanoseconds.
+_TIMES = ("ack_wait", "max_age", "duplicate_window")
 #: Older ones are forgotten; what they told of is then found when nothing is in work.
 _MOST_ADVISORIES = 100_000
 
@@ -187,11 +189,23 @@ async def _compared(
     differs = {key: value for key, value in wanted.items() if not _same(held.get(key), value)}
     if not differs:
         return f"found {what}"
-    shown = ", ".join(f"{key} is {held.get(key)!r}, not {value!r}" for key, value in differs.items())
     if change is None:
+        shown = ", ".join(
+            f"{key} is {_shown(key, held.get(key))}, not {_shown(key, value)}"
+            for key, value in differs.items()
+        )
         return f"left {what} as it is: {shown}"
     await change({**held, **wanted})
+    shown = ", ".join(
+        f"{key} from {_shown(key, held.get(key))} to {_shown(key, value)}" for key, value in differs.items()
+    )
     return f"changed {what}: {shown}"
+
+
+def _shown(key: str, value: Any) -> str:
+    if key in _TIMES and isinstance(value, int):
+        return f"{value / _NANO:g} s"
+    return repr(value)
 
 
 def _same(held: Any, wanted: Any) -> bool:
