@@ -44,7 +44,9 @@ def test_a_fence_that_a_person_set_is_told(others: tuple[RevisionFacts, ...]) ->
     ready = status.condition("Ready")
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", R.TARGET_FENCED)
-    assert "queueworker unfence" in ready.message
+    assert (
+        f"(looks wrong): lift it with `queueworker unfence stats-usage --revision {V1.name}`" in ready.message
+    )
     assert status.condition("Stalled") is None
 
 
@@ -152,3 +154,15 @@ def test_an_older_worker_that_serves_alone_is_not_stable_before_the_proof() -> N
     assert stable(reserved=1, quiet_since=None) == V2.name
     assert stable(quiet_since=START) == V2.name
     assert stable() == OLD.name
+
+
+def test_a_first_legacy_target_is_said_to_be_waited_for_itself() -> None:
+    resource = wants("demo:old", 2, **LEGACY)
+    starting = seen(OLD, 2, 0)
+    reading = queue(resource, starting, quiet_since=after(-60))
+    status = plan(resource, facts(resource, starting, reading=reading), START).status
+    assert status.rollout is not None
+    assert status.rollout.stage is Stage.PROMOTING
+    reconciling = status.condition("Reconciling")
+    assert reconciling is not None
+    assert "0 of 2 workers" in reconciling.message

@@ -68,10 +68,11 @@ def _way_out(before: QueueWorkerStatus, after: QueueWorkerStatus, key: str) -> I
         return
     name = new.leaving
     first = WAY_OUT.index(old.stage) if old and old.stage in WAY_OUT and old.leaving == name else -1
+    since = f"as soon as {new.target} serves" if new.target != name else "since no worker is wanted"
     texts = {
         Stage.STOP_RECEIVING: (
             EventReason.ROLLBACK_STARTED,
-            f"{name} leaves: it is fenced on the broker as soon as {new.target} serves.",
+            f"{name} leaves: it is fenced on the broker {since}.",
         ),
         Stage.DRAIN_OUTSTANDING: (
             EventReason.RECEIVING_STOPPED,

@@ -121,7 +121,8 @@ def _stage(
     if stable == name and alone and name not in leaving and (out is None or out.done):
         return Stage.IDLE
     if out is not None and (situation.current is not None or situation.is_back):
-        return out.stage
+        # Where only the target is left, its own workers are what is waited for.
+        return Stage.PROMOTING if out.done and alone and not leaving else out.stage
     if stable == name:
         return Stage.PROMOTING
     return Stage.PROMOTING if situation.current is not None and situation.moves else Stage.VALIDATING

@@ -11,7 +11,7 @@ from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import Protocol, QueueWorkerStatus
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
-from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
+from queueworker_operator.plan.queue_facts import EVERY_REVISION, QueueFacts, Unknown
 from queueworker_operator.plan.split import is_empty, serving
 from queueworker_operator.plan.way_out import Departure
 
@@ -109,9 +109,14 @@ class Situation:
             return Pass()
         if self.own_fence_on_target:
             return Wait(ConditionReason.TARGET_FENCED, f"The fence on {name} is being lifted.")
+        fences, queue = self.queue.fences, self.target.queue
+        reason, which = (
+            (fences[name], f" --revision {name}") if name in fences else (fences[EVERY_REVISION], "")
+        )
         return Wait(
             ConditionReason.TARGET_FENCED,
-            f"Somebody fenced {name} on the broker: lift it with `queueworker unfence`.",
+            f"Somebody fenced {name} on the broker ({reason}): lift it with "
+            f"`queueworker unfence {queue}{which}`.",
         )
 
     @property

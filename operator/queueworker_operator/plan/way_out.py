@@ -96,7 +96,8 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
     if unfenced:
         if not isinstance(departure.receiver, Pass):
             return at(Stage.STOP_RECEIVING, departure.receiver)
-        reason = f"{departure.mark}it leaves for {departure.target}"
+        for_ = f"for {departure.target}" if departure.wanted else "since no worker is wanted"
+        reason = f"{departure.mark}it leaves {for_}"
         fences = [FenceRevision(one, reason) for one in unfenced]
         return at(Stage.STOP_RECEIVING, _receiving(unfenced), *fences)
     receiving = [one for one in sorted(names) if queue.of(one).receiving]
