@@ -25,9 +25,13 @@ class Surprises:
     def __init__(self, queue: str) -> None:
         self._extra = {"queue": queue}
         self._pids: dict[Outcome, list[str]] = {}
+        self._why = ""
 
-    def note(self, outcome: Outcome, pid: str) -> None:
+    def note(self, outcome: Outcome, pid: str, why: str) -> None:
+        """`why` is what the consumer said of it."""
         self._pids.setdefault(outcome, []).append(pid)
+        if outcome is Outcome.UNKNOWN and not self._why:
+            self._why = why
 
     def tell(self) -> None:
         """Say what was noted since the last time."""
@@ -36,12 +40,14 @@ class Surprises:
         unknown, superseded, missing = (
             self._pids.get(outcome, []) for outcome in (Outcome.UNKNOWN, Outcome.SUPERSEDED, Outcome.MISSING)
         )
-        self._pids = {}
+        why, self._pids, self._why = self._why, {}, ""
         if unknown:
             log.warning(
-                "the broker's answer was lost for %d settlements; they count as unknown and are not sent "
-                "again. If one was not applied, its message is recovered when its ownership expires. Ids: %s",
+                "the broker's answer was lost for %d settlements, or it was no confirmation (%s); they count "
+                "as unknown and are not sent again. If one was not applied, its message is recovered when "
+                "its ownership expires. Ids: %s",
                 len(unknown),
+                why or "no reason was given",
                 named(unknown),
                 extra=self._extra,
             )

@@ -410,13 +410,13 @@ class Worker:
             state.released += 1
         elif outcome is Outcome.SUPERSEDED:
             state.superseded += 1
-            self._surprises.note(outcome, delivery.pid)
+            self._surprises.note(outcome, delivery.pid, text)
         elif outcome is Outcome.MISSING:
             state.missing += 1
-            self._surprises.note(outcome, delivery.pid)
+            self._surprises.note(outcome, delivery.pid, text)
         else:
             state.unknown += 1
-            self._surprises.note(outcome, delivery.pid)
+            self._surprises.note(outcome, delivery.pid, text)
         self._room.set()
         self._progress.set()
 

@@ -256,3 +256,20 @@ def test_what_moves_messages_does_not_mind_a_short_ack_wait(place: Place) -> Non
     left = place.command("provision", "brief", "--ack-wait", "9")
     assert "ack_wait is 5 s, not 9 s" in left
     assert "ack_wait from 5 s to 9 s" in place.command("provision", "brief", "--ack-wait", "9", "--update")
+
+
+def test_a_dead_stream_that_is_gone_is_named_with_the_command_that_makes_it(place: Place) -> None:
+    worker = place.run("--revision", "r1").consuming()
+
+    async def take_away() -> None:
+        link = Link(parse_address(place.server.url), 30.0, "test")
+        try:
+            await api.call(link, "STREAM.DELETE.Q_Q_DEAD", None, "delete")
+        finally:
+            await link.close()
+
+    asyncio.run(take_away())
+    place.publish({"n": 1, "fail": True})
+    lines = wait_until(lambda: worker.said("count as unknown"), "the warning")
+    assert "queueworker provision" in lines[0]["msg"]
+    assert "unknown" in lines[0]["msg"]
