@@ -8,8 +8,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from worker_runtime.brokers.base import Broker, BrokerUnavailableError, Place, QueueReading
 from worker_runtime.brokers.connect import broker_from_url
@@ -28,6 +29,8 @@ _DRAIN = 180.0
 _AWAY = 60.0
 #: Seconds between two looks at the queue.
 _LOOK = 0.5
+
+_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +121,13 @@ class Storm:
         if self._wishes.server_faults:
             self._fault_interval = await self._ground.fault_interval()
         await self._ground.prepare()
-        await self._broker.check(self._queue)
+        await self._patiently(lambda: self._broker.check(self._queue))
         self._inspector = self._broker.inspector()
         self._publisher = self._broker.publisher()
         try:
             async with Nursery(self._plan) as nursery:
                 storm_seconds = await self._storm_and_drain(nursery)
-            reading = await self._inspector.read(self._queue)
+            reading = await self._patiently(lambda: self._inspector.read(self._queue))
             with self._plan.record_path.open(encoding="utf-8", errors="replace") as lines:
                 account = read_account(lines)
             verdict = await self._ground.judge(account, self._published, reading)
@@ -270,6 +273,17 @@ class Storm:
         else:
             self._published.confirmed.update(zip(numbers, pids, strict=True))
         self.progress.published = self._next
+
+    async def _patiently(self, ask: Callable[[], Awaitable[_Told]]) -> _Told:
+        """Servers that have just changed their leader may owe one answer; it is asked for again."""
+        until = self._clock() + _AWAY
+        while True:
+            try:
+                return await ask()
+            except BrokerUnavailableError:
+                if self._clock() > until:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def _look(self) -> QueueReading | None:
         try:
