@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -107,13 +109,22 @@ def test_a_fenced_worker_settles_renews_and_recovers(bench: Bench) -> None:
     assert worker.stop() == 0
 
 
-def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(bench: Bench) -> None:
-    """Its blocking move is on the server and brings a message into staging while nobody reads the answer."""
-    worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
+@contextmanager
+def stopped_in_its_wait(bench: Bench, worker: RunningWorker) -> Iterator[None]:
+    """Its blocking move is on the server while the process stands still."""
     wait_until(lambda: bench.client.info("clients")["blocked_clients"], "a blocked wait")
     pid = worker.status()["processes"][0]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(bench: Bench) -> None:
+    """Its blocking move is on the server and brings a message into staging while nobody reads the answer."""
+    worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
+    with stopped_in_its_wait(bench, worker):
         command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
         bench.publish("q", '{"n": 1}')
         wait_until(lambda: bench.count("staging") == 1, "the move into staging")
@@ -121,8 +132,6 @@ def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(bench: B
         proof = queueworker("verify-empty", "q", env=bench.env)
         assert proof.returncode == 6
         assert "1 in staging" in proof.stderr
-    finally:
-        os.kill(pid, signal.SIGCONT)
     wait_until(lambda: bench.count("staging") == 0 and len(bench.ready()) == 1, "the return to ready")
     wait_until(lambda: fenced(worker), "the fence in /status")
     assert command(bench, "verify-empty", "q", "--quiet-seconds", "1")
@@ -136,10 +145,7 @@ def test_what_a_stopped_worker_was_given_before_the_fence_counts_as_private_unti
     bench: Bench,
 ) -> None:
     worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
-    wait_until(lambda: bench.client.info("clients")["blocked_clients"], "a blocked wait")
-    pid = worker.status()["processes"][0]["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped_in_its_wait(bench, worker):
         bench.publish("q", '{"n": 1}')
         command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
         bench.publish("q", '{"n": 2}')
@@ -147,8 +153,6 @@ def test_what_a_stopped_worker_was_given_before_the_fence_counts_as_private_unti
         proof = queueworker("verify-empty", "q", env=bench.env)
         assert proof.returncode == 6
         assert "1 reserved in 1 reservations" in proof.stderr
-    finally:
-        os.kill(pid, signal.SIGCONT)
     wait_until(lambda: worker.wrote() == ["1"], "the message that it was given before the fence")
     wait_until(lambda: fenced(worker), "the fence in /status")
     assert command(bench, "verify-empty", "q", "--quiet-seconds", "1")
