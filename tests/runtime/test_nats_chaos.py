@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.brokers.nats_proxy import Fault, NatsProxy, Sent
 from tests.nats_cluster import NatsCluster
 from tests.runtime.running import PATIENCE, wait_until
 from tests.services import EmbeddedNats
@@ -101,6 +102,27 @@ def test_a_cluster_whose_leaders_change_meanwhile(tmp_path: Path) -> None:
     result = json.loads(ran.stdout)
     assert _right(result)
     assert result["failovers"] >= 1
+
+
+async def test_a_question_without_an_answer_does_not_end_the_run(tmp_path: Path) -> None:
+    """As with servers that are still electing their first leader."""
+
+    def once(sent: Sent) -> Fault:
+        asked = sum(one.subject == sent.subject for one in proxy.log)
+        first = sent.subject.startswith("$JS.API.STREAM.INFO.") and asked == 1
+        return Fault.CUT if first else Fault.PASS
+
+    with EmbeddedNats() as server:
+        async with NatsProxy(server.port, once) as proxy:
+            process = await asyncio.create_subprocess_exec(
+                *_command("--broker", proxy.url, "--kills", "3", "--workers", "2"),
+                env=os.environ | {"TMPDIR": str(tmp_path)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await asyncio.wait_for(process.communicate(), _LONG)
+        assert process.returncode == 0, said.decode()
+        assert proxy.event.is_set()
 
 
 def test_a_message_that_somebody_deletes_is_reported_as_lost(tmp_path: Path) -> None:

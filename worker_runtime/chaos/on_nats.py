@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
-from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, QueueReading
+from worker_runtime.brokers.base import (
+    BrokerError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    QueueReading,
+)
 from worker_runtime.brokers.nats import api, topology
 from worker_runtime.brokers.nats.address import parse_address
 from worker_runtime.brokers.nats.link import Link
@@ -22,6 +28,8 @@ _BACK = 30.0
 #: Seconds between two faults.
 _INTERVAL = 3.0
 
+_Told = TypeVar("_Told")
+
 
 class NatsGround:
     """Implements `Ground`. `server` is one that may be killed; others can only change their leaders."""
@@ -36,15 +44,16 @@ class NatsGround:
         self._faults = 0
 
     async def occupied(self) -> str:
+        await self._link.opened()  # an absent server is said at once
         for stream in self._streams:
-            if await api.stream_info(self._link, stream) is not None:
+            if await self._info(stream) is not None:
                 return f"the stream {stream}"
         return ""
 
     async def prepare(self) -> None:
         wire = await self._link.opened()
         plan = topology.Plan(replicas=3 if wire.info.get("cluster") else 1, ack_wait=TIMING.expiry)
-        await topology.provision(self._link, self._names, plan, patience=_BACK)
+        await _patiently(lambda: topology.provision(self._link, self._names, plan, patience=_BACK))
 
     async def forget(self) -> None:
         """Nothing: the server keeps nothing for a client that it could forget alone."""
@@ -85,7 +94,7 @@ class NatsGround:
         return info is not None and bool((info.get("cluster") or {}).get("leader"))
 
     async def judge(self, account: Account, published: Published, reading: QueueReading) -> Verdict:
-        infos = [await api.stream_info(self._link, one, patience=_BACK) for one in self._streams[:2]]
+        infos = [await self._info(one) for one in self._streams[:2]]
         states = [{} if info is None else info["state"] for info in infos]
         streams = Streams(
             stored=int(states[0].get("last_seq", 0)),
@@ -98,12 +107,33 @@ class NatsGround:
 
     async def remove(self) -> None:
         for stream in self._streams:
-            await api.find(self._link, f"STREAM.DELETE.{stream}", None, f"delete {stream}", patience=_BACK)
+            await self._delete(stream)
+
+    async def _info(self, stream: str) -> dict[str, Any] | None:
+        return await _patiently(lambda: api.stream_info(self._link, stream, patience=_BACK))
+
+    async def _delete(self, stream: str) -> None:
+        subject, doing = f"STREAM.DELETE.{stream}", f"delete {stream}"
+        await _patiently(lambda: api.find(self._link, subject, None, doing, patience=_BACK))
 
     @property
     def _streams(self) -> tuple[str, str, str, str]:
         names = self._names
         return names.stream, names.dead_stream, names.books, names.exhausted
+
+
+async def _patiently(ask: Callable[[], Awaitable[_Told]]) -> _Told:
+    """Servers that have no leader yet, or a new one, may leave a question without an answer: it is asked
+    again. Only for what may be asked twice."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _BACK
+    while True:
+        try:
+            return await ask()
+        except BrokerUnavailableError:
+            if loop.time() > until:
+                raise
+        await asyncio.sleep(0.2)
 
 
 @asynccontextmanager

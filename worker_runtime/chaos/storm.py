@@ -326,6 +326,6 @@ class Storm:
 
     async def _whereabouts(self, number: int, last: str) -> str:
         pid = self._published.confirmed[number]
-        found = await self._inspector.find(self._queue, pid)
+        found = await self._patiently(lambda: self._inspector.find(self._queue, pid))
         place = "nowhere" if found.place is Place.NOWHERE else found.place.value
         return f"{pid} (number {number}): {place}; last line of the record: {last or 'none'}"
