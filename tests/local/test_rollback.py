@@ -207,3 +207,26 @@ async def test_a_broker_that_is_away_freezes_the_way_back(own_up: Up) -> None:
         assert own_up.pids(revision=target) == set()
         await jobs.close()
         assert await own_up.stop() == 0
+
+
+async def test_a_drain_that_does_not_end_is_told_and_ends_when_the_work_does(up: Up, jobs: Jobs) -> None:
+    rollback = {"drainDeadlineSeconds": 1, "quietSeconds": 3}
+    up.write(resource(version="v1"))
+    await up.start()
+    first = await up.ready()
+    up.write(resource(version="v2"))
+    second = await up.ready(generation=2)
+    await jobs.publish(["held"], seconds=-1)
+    await jobs.begun(1)
+    up.write(resource(version="v1", rollback=rollback))
+    await up.until("the alarm", lambda: up.condition("Stalled").get("reason") == "DrainOverdue")
+    assert f"{second} (1)" in up.condition("Stalled")["message"]
+    assert up.pids(revision=second), "it is told, not forced"
+
+    await jobs.let_go()
+    assert await up.ready(generation=3) == first
+    reading = await jobs.finished(1)
+    assert reading.private == reading.failed == reading.dead == 0
+    assert up.condition("Stalled").get("status", "") == ""
+    assert up.events().count("DrainOverdue") == 1
+    assert await up.stop() == 0

@@ -122,20 +122,6 @@ def test_every_stage_is_told_once() -> None:
     assert resource.status.rollout.evidence is None
 
 
-def test_a_drain_that_does_not_end_is_told() -> None:
-    holding = {"fences": FENCED, "live": ALONE, "owned": 1, "owned_by": {V2.name: 1}}
-    reading = queue(TO_OLD, V2_SERVES, OLD_WORKER, **holding)
-    first = plan(TO_OLD, facts(TO_OLD, V2_SERVES, OLD_WORKER, reading=reading), START).status
-    resource = replace(TO_OLD, status=first)
-    later = after(601)
-    world = facts(resource, V2_SERVES, OLD_WORKER, now=later)
-    world = replace(world, queue=queue(resource, V2_SERVES, OLD_WORKER, now=later, **holding))
-    stalled = plan(resource, world, later).status.condition("Stalled")
-    assert stalled is not None
-    assert stalled.reason == R.DRAIN_OVERDUE
-    assert V2.name in stalled.message
-
-
 def test_a_deletion_does_not_ask_the_broker() -> None:
     resource = wants("demo:v1", 2, on("v1"), **GONE)
     assert steps(plan(resource, facts(resource, seen(V1, 2), reading=NOBODY_LOOKED), START)) == ["v1 to 0"]

@@ -70,7 +70,8 @@ def test_a_fenced_worker_receives_nothing_stays_ready_and_begins_again(bench: Be
     wait_until(lambda: len(worker.wrote()) == 2, "both messages after the fence")
     assert worker.status()["receiving"]
     assert worker.get("/readyz") == (200, "ok\n")
-    assert "was not fenced" in command(bench, "unfence", "q", "--revision", "r1")
+    nothing = command(bench, "unfence", "q", "--revision", "r1")
+    assert nothing.strip() == "Nothing was lifted: q had no fence on revision r1."
     assert worker.stop() == 0
 
 
@@ -80,7 +81,7 @@ def test_a_fence_on_every_revision_and_what_stays_of_it(bench: Bench) -> None:
     wait_until(lambda: fenced(worker), "the fence in /status")
     assert "Still fenced: Every revision: maintenance" in command(bench, "unfence", "q", "--revision", "r1")
     assert fenced(worker)
-    command(bench, "unfence", "q")
+    assert command(bench, "unfence", "q").strip() == "The fence on every revision of q is lifted."
     wait_until(lambda: worker.status()["receiving"], "receiving again")
 
 

@@ -85,9 +85,9 @@ def unfence_command(queue: str, revision: str, as_json: bool, **flags: Any) -> N
         _as_json(queue, revision, changed, held)
         return
     click.echo(
-        f"{_named(revision)} of {queue} is not fenced any more."
+        f"The fence on {_whom(revision)} of {queue} is lifted."
         if changed
-        else f"{_named(revision)} of {queue} was not fenced."
+        else f"Nothing was lifted: {queue} had no fence on {_whom(revision)}."
     )
     for other, reason in sorted(held.items()):
         click.echo(f"Still fenced: {_named(other)}: {reason}")
@@ -114,6 +114,10 @@ def _with_fences(
 
 def _named(revision: str) -> str:
     return "Every revision" if revision == "*" else f"Revision {revision}"
+
+
+def _whom(revision: str) -> str:
+    return "every revision" if revision == "*" else f"revision {revision}"
 
 
 def _as_json(queue: str, revision: str, changed: bool, held: Mapping[str, str]) -> None:

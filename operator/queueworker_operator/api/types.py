@@ -134,6 +134,11 @@ class Rollback(_Model):
         description="Seconds for which the broker must show nothing reserved, staged or owned before the "
         "last worker that could recover it is stopped. Longer than QUEUEWORKER_BLOCK_SECONDS.",
     )
+    drain_deadline_seconds: Annotated[Int32, Field(ge=1, le=604800)] = Field(
+        default=3600,
+        description="Seconds that the work of a leaving revision may take to be finished or recovered before "
+        "Stalled says DrainOverdue; nothing is forced then. At least twice quietSeconds is used.",
+    )
 
 
 class QueueWorkerSpec(_Model):
@@ -189,6 +194,12 @@ class QueueWorkerSpec(_Model):
     def quiet_seconds(self) -> int:
         """rollback.quietSeconds, or its default."""
         return (self.rollback or Rollback()).quiet_seconds
+
+    @property
+    def drain_deadline_seconds(self) -> int:
+        """rollback.drainDeadlineSeconds, or its default; long enough for the registry to be proven quiet."""
+        rollback = self.rollback or Rollback()
+        return max(rollback.drain_deadline_seconds, 2 * rollback.quiet_seconds)
 
 
 class Condition(_Tolerant):

@@ -33,6 +33,12 @@ _OF_THE_BROKER = (
 )
 
 
+#: Waiting for these is waiting for work that is finished or recovered: it has a deadline of its own.
+_DRAINS = (
+    ConditionReason.WORK_OUTSTANDING,
+    ConditionReason.RESERVATIONS_OUTSTANDING,
+    ConditionReason.NOT_QUIET_YET,
+)
 _HALTED = (ConditionReason.PAUSED, ConditionReason.ROLLOUT_ABORTED)
 
 
@@ -52,6 +58,8 @@ class View:
     #: What stops the next step.
     blocker: Guard
     deadline: timedelta
+    #: How long the guarded way may wait for work to be finished or recovered.
+    drain_deadline: timedelta
     #: The revision that served before the stable one.
     previous: str | None
     #: Where those stand that leave by the guarded way, while the stage is one of it.
@@ -64,6 +72,11 @@ class View:
     def halted(self) -> bool:
         """A person stopped it: nothing is under way, and no time counts."""
         return isinstance(self.blocker, Wait) and self.blocker.reason in _HALTED
+
+    @property
+    def drains(self) -> bool:
+        """The guarded way waits for work of those that leave."""
+        return self.out is not None and isinstance(self.blocker, Wait) and self.blocker.reason in _DRAINS
 
     @property
     def settled(self) -> bool:
@@ -147,9 +160,18 @@ def _rollout(
         return shown
     ready = previous.condition(ConditionType.READY)
     goes_on = ready is not None and ready.reason in _HALTED and not view.halted
-    moved = goes_on or before.stage is not view.stage or _got_further(previous.revisions, revisions, view)
+    moved = (
+        goes_on
+        or not _same_leg(before.stage, view.stage)
+        or _got_further(previous.revisions, revisions, view)
+    )
     progressed_at = now if moved else before.progressed_at or before.started_at
     return shown.model_copy(update={"started_at": before.started_at, "progressed_at": progressed_at})
+
+
+def _same_leg(one: Stage, other: Stage) -> bool:
+    """Work that turns up again and again leads to and fro between two stages: that is no progress."""
+    return one is other or {one, other} == {Stage.RECOVER_RESERVATIONS, Stage.VERIFY_REGISTRY_EMPTY}
 
 
 def _reason(guard: Guard) -> ConditionReason:
@@ -204,15 +226,16 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
 def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if isinstance(view.blocker, Fail):
         return _Word("True", view.blocker.reason, view.blocker.message)
-    if view.halted or rollout.progressed_at is None or now - rollout.progressed_at <= view.deadline:
+    deadline = view.drain_deadline if view.drains else view.deadline
+    if view.halted or rollout.progressed_at is None or now - rollout.progressed_at <= deadline:
         return None
-    seconds = int(view.deadline.total_seconds())
-    if view.stage is Stage.DRAIN_OUTSTANDING and isinstance(view.blocker, Wait):
+    seconds = int(deadline.total_seconds())
+    if view.drains:
         return _Word(
             "True",
             ConditionReason.DRAIN_OVERDUE,
-            f"Nothing moved within {seconds} s. {view.blocker.message} Look at these workers; nothing is "
-            "retired before.",
+            f"{view.stage} has not ended within {seconds} s. {_waits(view)} Look at who holds the work "
+            "(`queueworker inspect`); nothing is retired before, and it is still waited for.",
         )
     if view.stage is Stage.DELETING:
         return _Word(

@@ -82,10 +82,13 @@ def way_out(departure: Departure, queue: QueueFacts | Unknown, now: datetime) ->
 
 
 def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: datetime) -> WayOut:
-    evidence = (
-        f"staging {queue.staging}, reserved {queue.reserved}, owned {queue.owned}, delayed {queue.delayed}"
-    )
     names = frozenset(r.name for r in departure.leaving)
+    theirs = sum(map(queue.outstanding, names))
+    # What others own in the meantime is no reason to wait, so whose it is has to be said.
+    evidence = (
+        f"staging {queue.staging}, reserved {queue.reserved}, "
+        f"owned {queue.owned} ({theirs} by leaving workers), delayed {queue.delayed}"
+    )
     needs_proof = queue.has_registry and not queue.capable_besides(names)
     recover: tuple[Action, ...] = (RecoverWork(),) if queue.has_registry and queue.private else ()
 
@@ -105,9 +108,10 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
         return at(Stage.STOP_RECEIVING, _receiving(receiving), *recover)
     holding = [one for one in sorted(names) if queue.outstanding(one)]
     if holding:
+        held = ", ".join(f"{one} ({queue.outstanding(one)})" for one in holding)
         text = (
-            f"Workers of {', '.join(holding)} still own work: they finish it, or others take it over when "
-            "its ownership expires."
+            f"Workers still own deliveries: {held}. They finish them, or others take them over when their "
+            "ownership expires."
         )
         return at(Stage.DRAIN_OUTSTANDING, Wait(ConditionReason.WORK_OUTSTANDING, text), *recover)
     if not needs_proof:
@@ -142,7 +146,9 @@ def _registry(
             actions.append(ReturnStaged())
         if legacy and queue.delayed:
             actions.append(PromoteDelayed())
-        text = "What is reserved, staged or delayed is returned to the queue, at its deadline at the latest."
+        parts = f"{queue.staging} staged, {queue.reserved} reserved, {queue.owned} owned"
+        parts += f", {queue.delayed} delayed" if legacy else ""
+        text = f"Not back in the queue yet: {parts}. Each is returned, at its deadline at the latest."
         guard = Wait(ConditionReason.RESERVATIONS_OUTSTANDING, text)
         return at(Stage.RECOVER_RESERVATIONS, guard, *actions, registry=guard)
     if not queue.primary:
