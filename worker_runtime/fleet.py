@@ -40,6 +40,7 @@ class Fleet:
         self._clock = clock
         self._views: dict[int, ProcessView] = {}
         self._retired: dict[str, dict[str, Any]] = {}
+        self._retired_cpu = 0.0
 
     def started(self, index: int, pid: int) -> None:
         self._views[index] = ProcessView(index, pid, reported_at=self._clock())
@@ -54,6 +55,7 @@ class Fleet:
         view.alive = False
         for queue, numbers in view.report.get("queues", {}).items():
             _add(self._retired.setdefault(queue, {}), numbers, (*COUNTERS, *BUCKETS, *SUMS))
+        self._retired_cpu += view.report.get("cpu_seconds", 0.0)
         view.report = {}
 
     def others_receive(self, index: int) -> bool:
@@ -100,6 +102,12 @@ class Fleet:
             for name in GAUGES:
                 numbers.setdefault(name, 0)
         return total
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all worker processes that ever ran, as they last reported it: what a process used
+        after its last report and before it was killed is not in it."""
+        living: float = sum(view.report.get("cpu_seconds", 0.0) for view in self._views.values())
+        return self._retired_cpu + living
 
     def fences(self) -> dict[str, str]:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -83,6 +84,13 @@ class FleetCollector(Collector):
         alive = GaugeMetricFamily("queueworker_processes", "Worker processes alive", labels=("revision",))
         alive.add_metric((revision,), sum(process["alive"] for process in status["processes"]))
         yield alive
+        cpu = CounterMetricFamily(
+            "queueworker_cpu_seconds",
+            "CPU time of the supervisor and of every worker process that it ever started",
+            labels=("revision",),
+        )
+        cpu.add_metric((revision,), time.process_time() + self._fleet.cpu_seconds())
+        yield cpu
 
 
 def _buckets(bounds: tuple[float, ...], counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -193,6 +193,7 @@ class WorkerProcess:
             "broker": self._display_url,
             "receiving": self._phase == "receiving"
             and all(not state.broker_problem and not state.fence for state in states),
+            "cpu_seconds": _cpu_seconds(),
             "queues": {state.queue: state.report() for state in states},
         }
 
@@ -364,6 +365,12 @@ class WorkerProcess:
                 code = exits.FAULT
         log.debug("drained in %.2f s", time.monotonic() - began)
         return code
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process, all its threads, and its own children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _fast_loop() -> asyncio.AbstractEventLoop:

@@ -91,6 +91,38 @@ def test_an_outage_is_told_once_and_survived(bench: Bench, make_bench: Callable[
         )
 
 
+BURN = """
+    import time
+    from worker_runtime import App
+    app = App.from_env()
+
+    @app.job("q")
+    async def burn(payload: dict) -> None:
+        until = time.process_time() + 0.5
+        while time.process_time() < until:
+            pass
+"""
+
+
+def test_the_cpu_time_of_every_worker_process_is_told(bench: Bench) -> None:
+    def cpu_seconds() -> float:
+        (found,) = (
+            sample
+            for family in text_string_to_metric_families(worker.get("/metrics")[1])
+            for sample in family.samples
+            if sample.name == "queueworker_cpu_seconds_total"
+        )
+        assert found.labels == {"revision": "r1"}
+        return found.value
+
+    worker = bench.run(BURN, "--processes", "2", "--revision", "r1").consuming()
+    before = cpu_seconds()
+    assert before > 0
+    bench.publish("q", *["{}"] * 4)
+    wait_until(lambda: worker.status()["queues"]["q"]["committed"] == 4, "the commits in /status")
+    wait_until(lambda: cpu_seconds() - before >= 2.0, "what the handlers burned, in processes of their own")
+
+
 def test_the_admin_port_tells_the_truth(bench: Bench) -> None:
     worker = bench.run(BRIEF, "--processes", "2", "--revision", "r1").consuming()
     bench.publish("q", *["{}"] * 40)

@@ -33,6 +33,7 @@ def report(committed: int, problem: str = "", **fields: Any) -> dict[str, Any]:
         "problem": problem,
         "broker": "redis://shown",
         "receiving": not problem,
+        "cpu_seconds": committed / 10,
         "queues": {"q": state.report()},
     } | fields
 
@@ -44,12 +45,14 @@ def test_no_counter_goes_back_when_a_process_dies() -> None:
         fleet.reported(index, report(committed=5))
     both = fleet.status()
     assert both["queues"]["q"]["committed"] == 10
+    assert fleet.cpu_seconds() == 1.0
     assert (both["queues"]["q"]["waiting"], both["queues"]["q"]["prefetch"]) == (2, 20)
     assert (both["state"], both["receiving"], both["broker"]) == ("receiving", True, "redis://shown")
 
     fleet.ended(1)
     one = fleet.status()
     assert one["queues"]["q"]["committed"] == 10
+    assert fleet.cpu_seconds() == 1.0
     assert (one["queues"]["q"]["waiting"], one["queues"]["q"]["prefetch"]) == (1, 10)
     assert one["receiving"] is False
     assert one["processes"][1] == {"index": 1, "pid": 101, "alive": False}
@@ -60,6 +63,7 @@ def test_no_counter_goes_back_when_a_process_dies() -> None:
     fleet.reported(1, report(committed=2))
     assert fleet.ready() == ""
     assert fleet.status()["queues"]["q"]["committed"] == 12
+    assert fleet.cpu_seconds() == 1.2
     assert sum(fleet.queues()["q"]["durations"]) == 3
 
 
