@@ -106,18 +106,18 @@ BURN = """
 
 def test_the_cpu_time_of_every_worker_process_is_told(bench: Bench) -> None:
     def cpu_seconds() -> float:
-        (found,) = (
-            sample
+        """Without the supervisor's own, which answering this test costs."""
+        samples = {
+            sample.name: sample
             for family in text_string_to_metric_families(worker.get("/metrics")[1])
             for sample in family.samples
-            if sample.name == "queueworker_cpu_seconds_total"
-        )
-        assert found.labels == {"revision": "r1"}
-        return found.value
+        }
+        assert samples["queueworker_cpu_seconds_total"].labels == {"revision": "r1"}
+        return samples["queueworker_cpu_seconds_total"].value - samples["process_cpu_seconds_total"].value
 
     worker = bench.run(BURN, "--processes", "2", "--revision", "r1").consuming()
+    wait_until(lambda: cpu_seconds() > 0.05, "what starting the worker processes cost")
     before = cpu_seconds()
-    assert before > 0
     bench.publish("q", *["{}"] * 4)
     wait_until(lambda: worker.status()["queues"]["q"]["committed"] == 4, "the commits in /status")
     wait_until(lambda: cpu_seconds() - before >= 2.0, "what the handlers burned, in processes of their own")
