@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from worker_runtime.brokers.base import (
-    BrokerError,
-    BrokerRefusedError,
-    BrokerUnavailableError,
-    QueueReading,
-)
+from worker_runtime.brokers.base import BrokerError, BrokerRefusedError, QueueReading
 from worker_runtime.brokers.nats import api, topology
 from worker_runtime.brokers.nats.address import parse_address
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, names_of
 from worker_runtime.brokers.nats.server import EmbeddedNats
+from worker_runtime.chaos.patience import patiently
 from worker_runtime.chaos.plan import TIMING, Plan
 from worker_runtime.chaos.record import Account
 from worker_runtime.chaos.verdict import Published, Streams, Verdict, judge_streams
@@ -27,8 +23,6 @@ _QUESTION = 5.0
 _BACK = 30.0
 #: Seconds between two faults.
 _INTERVAL = 3.0
-
-_Told = TypeVar("_Told")
 
 
 class NatsGround:
@@ -53,7 +47,7 @@ class NatsGround:
     async def prepare(self) -> None:
         wire = await self._link.opened()
         plan = topology.Plan(replicas=3 if wire.info.get("cluster") else 1, ack_wait=TIMING.expiry)
-        await _patiently(lambda: topology.provision(self._link, self._names, plan, patience=_BACK))
+        await patiently(lambda: topology.provision(self._link, self._names, plan), _BACK)
 
     async def forget(self) -> None:
         """Nothing: the server keeps nothing for a client that it could forget alone."""
@@ -110,30 +104,16 @@ class NatsGround:
             await self._delete(stream)
 
     async def _info(self, stream: str) -> dict[str, Any] | None:
-        return await _patiently(lambda: api.stream_info(self._link, stream, patience=_BACK))
+        return await patiently(lambda: api.stream_info(self._link, stream), _BACK)
 
     async def _delete(self, stream: str) -> None:
         subject, doing = f"STREAM.DELETE.{stream}", f"delete {stream}"
-        await _patiently(lambda: api.find(self._link, subject, None, doing, patience=_BACK))
+        await patiently(lambda: api.find(self._link, subject, None, doing), _BACK)
 
     @property
     def _streams(self) -> tuple[str, str, str, str]:
         names = self._names
         return names.stream, names.dead_stream, names.books, names.exhausted
-
-
-async def _patiently(ask: Callable[[], Awaitable[_Told]]) -> _Told:
-    """Servers that have no leader yet, or a new one, may leave a question without an answer: it is asked
-    again. Only for what may be asked twice."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _BACK
-    while True:
-        try:
-            return await ask()
-        except BrokerUnavailableError:
-            if loop.time() > until:
-                raise
-        await asyncio.sleep(0.2)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from typing import TypeVar
 from worker_runtime.brokers.base import Broker, BrokerUnavailableError, Place, QueueReading
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.chaos.ground import Ground
+from worker_runtime.chaos.patience import patiently
 from worker_runtime.chaos.plan import REVISIONS, TIMING, Plan
 from worker_runtime.chaos.record import read_account
 from worker_runtime.chaos.verdict import Published, Verdict
@@ -275,15 +276,7 @@ class Storm:
         self.progress.published = self._next
 
     async def _patiently(self, ask: Callable[[], Awaitable[_Told]]) -> _Told:
-        """Servers that have just changed their leader may owe one answer; it is asked for again."""
-        until = self._clock() + _AWAY
-        while True:
-            try:
-                return await ask()
-            except BrokerUnavailableError:
-                if self._clock() > until:
-                    raise
-            await asyncio.sleep(0.2)
+        return await patiently(ask, _AWAY, self._clock)
 
     async def _look(self) -> QueueReading | None:
         try:

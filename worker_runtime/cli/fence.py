@@ -112,12 +112,14 @@ def _with_fences(
         return asyncio.run(work())
 
 
-def _named(revision: str) -> str:
-    return "Every revision" if revision == "*" else f"Revision {revision}"
-
-
 def _whom(revision: str) -> str:
     return "every revision" if revision == "*" else f"revision {revision}"
+
+
+def _named(revision: str) -> str:
+    """The same at the beginning of a sentence."""
+    whom = _whom(revision)
+    return whom[0].upper() + whom[1:]
 
 
 def _as_json(queue: str, revision: str, changed: bool, held: Mapping[str, str]) -> None:
