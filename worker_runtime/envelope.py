@@ -10,7 +10,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -141,6 +141,20 @@ def encode_envelope(pid: str, queue: str, timestamp: int, payload: bytes) -> byt
         timestamp,
         payload,
     )
+
+
+def encode_envelopes(
+    queue: str, timestamp: int, pids: Sequence[str], payloads: Sequence[bytes]
+) -> list[bytes]:
+    """The same for many. Its PayloadRefusedError says which of them it is."""
+    envelopes: list[bytes] = []
+    try:
+        for pid, payload in zip(pids, payloads, strict=True):
+            envelopes.append(encode_envelope(pid, queue, timestamp, payload))
+    except PayloadRefusedError as error:
+        error.index = len(envelopes)
+        raise
+    return envelopes
 
 
 def retry_envelope(queue: str, payload: bytes, attempts: int) -> tuple[bytes, bytes]:

@@ -25,13 +25,14 @@ class Surprises:
     def __init__(self, queue: str) -> None:
         self._extra = {"queue": queue}
         self._pids: dict[Outcome, list[str]] = {}
-        self._why = ""
+        #: Of the first one of each kind, where the consumer said it.
+        self._why: dict[Outcome, str] = {}
 
     def note(self, outcome: Outcome, pid: str, why: str) -> None:
         """`why` is what the consumer said of it."""
         self._pids.setdefault(outcome, []).append(pid)
-        if outcome is Outcome.UNKNOWN and not self._why:
-            self._why = why
+        if why:
+            self._why.setdefault(outcome, why)
 
     def tell(self) -> None:
         """Say what was noted since the last time."""
@@ -40,24 +41,30 @@ class Surprises:
         unknown, superseded, missing = (
             self._pids.get(outcome, []) for outcome in (Outcome.UNKNOWN, Outcome.SUPERSEDED, Outcome.MISSING)
         )
-        why, self._pids, self._why = self._why, {}, ""
+        why, self._pids, self._why = self._why, {}, {}
         if unknown:
             log.warning(
                 "the broker's answer was lost for %d settlements, or it was no confirmation (%s); they count "
                 "as unknown and are not sent again. If one was not applied, its message is recovered when "
                 "its ownership expires. Ids: %s",
                 len(unknown),
-                why or "no reason was given",
+                why.get(Outcome.UNKNOWN, "no reason was given"),
                 named(unknown),
                 extra=self._extra,
             )
         if superseded or missing:
+            parts = [
+                f"{len(pids)} {outcome.value} ({why.get(outcome, usual)})"
+                for outcome, pids, usual in (
+                    (Outcome.SUPERSEDED, superseded, "another worker had taken the message over"),
+                    (Outcome.MISSING, missing, "it was settled before, or the broker has lost it"),
+                )
+                if pids
+            ]
             log.warning(
-                "%d settlements came too late: another worker had taken the message over (%d), or it was "
-                "settled before or the broker has lost it (%d). Ids: %s",
+                "%d settlements came too late to count: %s. Ids: %s",
                 len(superseded) + len(missing),
-                len(superseded),
-                len(missing),
+                ", ".join(parts),
                 named(superseded + missing),
                 extra=self._extra,
             )

@@ -18,10 +18,12 @@ from worker_runtime.brokers.base import (
     BrokerError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    Consumer,
     Delivery,
     Outcome,
     Presence,
     Settlement,
+    WorkerIdentity,
 )
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.names import DURABLE
@@ -128,6 +130,8 @@ async def test_a_settlement_that_was_held_up_past_the_ack_wait_does_not_count(
         Answer(404, "No Messages"),
         Answer(408, "Request Timeout"),
         Answer(408, "Requests Pending"),
+        Answer(408, "Interest Expired"),
+        Answer(409, "Batch Completed"),
         Answer(409, "Leadership Change"),
         Answer(409, "Server Shutdown"),
     ],
@@ -157,6 +161,7 @@ async def test_pulls_that_end_at_once_are_not_asked_in_a_hot_loop(
         (Answer(409, "Consumer Deleted"), BrokerRefusedError, "queueworker provision q"),
         (Answer(409, "Exceeded MaxWaiting"), BrokerUnavailableError, "max_waiting"),
         (Answer(409, "Exceeded MaxRequestBatch of 10"), BrokerRefusedError, "MaxRequestBatch of 10"),
+        (Answer(409, "Exceeded MaxRequestExpires of 1s"), BrokerRefusedError, "MaxRequestExpires of 1s"),
         (Answer(409, "Message Size Exceeds MaxBytes"), BrokerRefusedError, "409 Message Size"),
         (Answer(409, "Consumer is push based"), BrokerRefusedError, "push based"),
         (Answer(400, "Bad Request"), BrokerRefusedError, "400 Bad Request"),
@@ -245,6 +250,79 @@ async def test_a_stream_that_is_deleted_under_a_worker_and_made_again(on_nats: N
     [new] = (await receive(consumer)).deliveries
     assert new.payload == b"4"
     assert await settle(consumer, [new], Action.COMMIT) == [Outcome.COMMITTED]
+
+
+async def _made_anew(site: NatsSite, body: bytes) -> Consumer:
+    """Delete the stream, make it again, and let another worker hold a message with the same number."""
+    await api.call(site.link, f"STREAM.DELETE.{site.names.stream}", None, "delete")
+    await site.provision()
+    await site.publish(body)
+    other = site.consumer("other")
+    assert [one.payload for one in (await receive(other)).deliveries] == [body]
+    return other
+
+
+@pytest.mark.parametrize("action", [Action.COMMIT, Action.DEAD, Action.RELEASE])
+async def test_what_a_stream_handed_out_before_it_was_made_anew_is_not_answered(
+    action: Action, on_nats: NatsSite
+) -> None:
+    await on_nats.publish(b"1", b"2")
+    broker, identity = on_nats.nats(SHORT), WorkerIdentity("r1", "w1")
+    # It is full: no pull is open that the server would end.
+    full, renewer = broker.consumer("q", identity), broker.renewer("q", identity)
+    try:
+        held = (await receive(full)).deliveries
+        await _made_anew(on_nats, b"3")
+        await renewer.announce(Presence(True, 2, 2, 2))
+        assert list(await renewer.extend(held)) == list(held)
+        assert await settle(full, held, action) == [Outcome.MISSING] * 2
+        assert (await on_nats.consumer_info())["num_ack_pending"] == 1
+        assert await on_nats.stored(on_nats.names.stream) == 1
+        assert await on_nats.stored(on_nats.names.dead_stream) == 0
+        await on_nats.publish(b"4")
+        [new] = (await receive(full)).deliveries
+        assert not await renewer.extend([new])
+        assert await settle(full, [new], Action.COMMIT) == [Outcome.COMMITTED]
+    finally:
+        await full.close()
+        await renewer.close()
+
+
+async def test_a_worker_that_waits_learns_at_once_that_its_stream_was_made_anew(on_nats: NatsSite) -> None:
+    await on_nats.publish(b"1")
+    consumer = on_nats.consumer(timing=dataclasses.replace(SHORT, block=0.2))
+    held = (await receive(consumer)).deliveries
+    waiting = asyncio.create_task(on_nats.consumer(timing=CALM).receive(1))
+    await eventually(on_nats.somebody_waits)
+    waiting_too = asyncio.create_task(consumer.receive(1))
+    await _made_anew(on_nats, b"3")
+    for one in (waiting, waiting_too):
+        with pytest.raises(BrokerRefusedError, match="queueworker provision q"):
+            await one
+    assert not (await receive(consumer)).deliveries
+    assert await settle(consumer, held, Action.COMMIT) == [Outcome.MISSING]
+    assert await on_nats.stored(on_nats.names.stream) == 1
+
+
+async def test_what_a_consumer_that_was_made_anew_hands_out_is_answered(on_nats: NatsSite) -> None:
+    await on_nats.publish(b"1")
+    broker, identity = on_nats.nats(SHORT), WorkerIdentity("r1", "w1")
+    consumer, renewer = broker.consumer("q", identity), broker.renewer("q", identity)
+    try:
+        [held] = (await receive(consumer)).deliveries
+        await api.call(on_nats.link, f"CONSUMER.DELETE.{on_nats.names.stream}.{DURABLE}", None, "delete")
+        await on_nats.provision()
+        await renewer.announce(Presence(True, 1, 1, 1))
+        assert await settle(consumer, [held], Action.COMMIT) == [Outcome.MISSING]
+        [again] = (await receive(consumer)).deliveries
+        assert again.pid == held.pid
+        await on_nats.provision(ack_wait=900, update=True)  # The same one, changed.
+        await renewer.announce(Presence(True, 1, 1, 1))
+        assert not await renewer.extend([again])
+        assert await settle(consumer, [again], Action.COMMIT) == [Outcome.COMMITTED]
+    finally:
+        await consumer.close()
+        await renewer.close()
 
 
 async def test_what_fits_under_max_ack_pending_comes_at_once(on_nats: NatsSite) -> None:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.brokers.nats_proxy import Answer, Fault, NatsProxy, Sent
 from tests.brokers.nats_site import NatsSite
 from tests.brokers.site import CALM, receive, settle
 from tests.services import EmbeddedNats, free_port
@@ -19,6 +20,7 @@ from worker_runtime.brokers.base import (
     Outcome,
     PayloadRefusedError,
     Presence,
+    QueueUnusableError,
     WorkerIdentity,
 )
 from worker_runtime.brokers.nats import api
@@ -152,6 +154,37 @@ async def test_what_reads_or_fences_refuses_the_queue_of_another_namespace(on_na
     assert not (await on_nats.read()).fences
 
 
+async def test_publishing_into_the_queue_of_another_namespace_is_refused(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    async with NatsProxy(nats_server.port) as proxy:
+        ours = on_nats.nats(url=proxy.url).publisher()
+        for _ in range(3):
+            await ours.publish_many("q", [b"1", b"2"])
+        await ours.close()
+        assert sum(sent.subject.startswith("$JS.API") for sent in proxy.log) == 1, "one look for each queue"
+    elsewhere = NatsSite(on_nats.url, "another")
+    publisher = elsewhere.nats().publisher()
+    for _ in range(2):
+        with pytest.raises(BrokerRefusedError, match="belongs to the queue '12:utopia-queue:q'"):
+            await publisher.publish_many("q", [b"3"])
+    await publisher.close()
+    await elsewhere.close()
+    assert await on_nats.stored(on_nats.names.stream) == 6
+
+
+async def test_a_stream_that_has_the_subjects_of_a_queue_is_named(on_nats: NatsSite) -> None:
+    config = {"name": "FOO", "subjects": ["q.mine.>"]}
+    await api.call(on_nats.link, "STREAM.CREATE.FOO", config, "create")
+    try:
+        with pytest.raises(
+            QueueUnusableError, match=r"FOO takes q\.mine\.normal and q\.mine\.priority; take"
+        ):
+            await on_nats.nats().provision("mine", Plan())
+    finally:
+        await api.call(on_nats.link, "STREAM.DELETE.FOO", None, "delete")
+
+
 async def test_a_stream_of_somebody_else_does_not_take_what_is_published(on_nats: NatsSite) -> None:
     config = {"name": "FOO", "subjects": ["q.taken.normal"]}
     await api.call(on_nats.link, "STREAM.CREATE.FOO", config, "create")
@@ -239,13 +272,30 @@ async def test_an_absent_server_is_told_with_its_address() -> None:
     await site.close()
 
 
-async def test_an_account_without_jetstream_is_told() -> None:
+async def test_an_account_or_a_server_without_jetstream_is_refused(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
     accounts = "accounts { A { users: [{user: a, password: a}] } }"
     with EmbeddedNats(config=accounts) as server:
         site = NatsSite(server.url.replace("//", "//a:a@"))
-        with pytest.raises(BrokerError, match="not enabled for"):
+        with pytest.raises(QueueUnusableError, match=r"not enabled for account.*`jetstream: enabled`"):
             await site.nats().check("q")
+        publisher = site.nats().publisher()
+        with pytest.raises(QueueUnusableError, match="`jetstream: enabled`"):
+            await publisher.publish_many("q", [b"1"])
+        await publisher.close()
         await site.close()
+    with EmbeddedNats(config="jetstream: disabled") as server:
+        with pytest.raises(QueueUnusableError, match=r"has no JetStream.*add a jetstream block"):
+            await NatsSite(server.url).nats().check("q")
+
+    def nobody(sent: Sent) -> Fault | Answer:
+        return Answer(503, "") if sent.subject.startswith("$JS.API.") else Fault.PASS
+
+    # One that has JetStream is electing a leader.
+    async with NatsProxy(nats_server.port, nobody) as proxy:
+        with pytest.raises(BrokerUnavailableError, match="electing a leader"):
+            await on_nats.nats(url=proxy.url).check("q")
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "a.*", ">", "a..b", ".a", "x" * 201])

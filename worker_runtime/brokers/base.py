@@ -116,6 +116,20 @@ class NotProvisionedError(QueueUnusableError):
         self.missing = missing
 
 
+class TakenBackTooSoonError(QueueUnusableError):
+    """The broker hands work out again before a worker would renew it. `found` says so without the remedy;
+    `wait` is what the broker keeps to and `expiry` what the worker does, in seconds."""
+
+    def __init__(self, found: str, queue: str, wait: float, expiry: float) -> None:
+        super().__init__(
+            f"{found}; set QUEUEWORKER_EXPIRY_SECONDS to {wait:g} or less, or raise the ack wait: queueworker"
+            f" provision {queue} --ack-wait {expiry:g} --update"
+        )
+        self.found = found
+        self.wait = wait
+        self.expiry = expiry
+
+
 class BrokerFullError(BrokerRefusedError):
     """The broker takes no writes since it lacks room, in memory or on its disk. Nothing was done; it will be
     when somebody has made room."""
@@ -127,6 +141,9 @@ class UnsafePlacementError(BrokerError):
 
 class PayloadRefusedError(BrokerError):
     """A payload cannot be published: not JSON, or over the size limit."""
+
+    #: Which of several payloads it is, from 0; -1 where there is only one.
+    index: int = -1
 
 
 #: What the workers of this package speak: they reserve, and recover what others reserved.

@@ -91,6 +91,9 @@ class QueueReading:
     role: Role = Role.UNKNOWN
     #: The server that was read.
     server: str = ""
+    #: The broker keeps failed messages among the dead ones and cannot count them apart: `dead` is both, and
+    #: `failed` says nothing.
+    failed_among_dead: bool = False
 
     @property
     def without_token(self) -> int:

@@ -16,7 +16,7 @@ import msgspec
 
 from worker_runtime import exits
 from worker_runtime.app import App
-from worker_runtime.brokers.base import Timing
+from worker_runtime.brokers.base import PayloadRefusedError, Timing
 from worker_runtime.cli.options import (
     BROKER_FIELDS,
     PATIENCE,
@@ -72,9 +72,13 @@ def _numbered(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def _batches(lines: Iterable[tuple[int, bytes]], published: list[str]) -> Iterator[tuple[list[bytes], int]]:
-    """Checked payloads, up to 1,000 at a time, with the bytes read for them."""
+def _batches(
+    lines: Iterable[tuple[int, bytes]], published: list[str]
+) -> Iterator[tuple[list[bytes], list[int], int]]:
+    """Checked payloads, up to 1,000 at a time, with the numbers of their lines and the bytes read for
+    them."""
     batch: list[bytes] = []
+    numbers: list[int] = []
     size = 0
     for number, line in lines:
         payload = line.strip()
@@ -89,12 +93,13 @@ def _batches(lines: Iterable[tuple[int, bytes]], published: list[str]) -> Iterat
                 exits.BAD_USAGE,
             ) from None
         batch.append(payload)
+        numbers.append(number)
         size += len(line)
         if len(batch) == BATCH:
-            yield batch, size
-            batch, size = [], 0
+            yield batch, numbers, size
+            batch, numbers, size = [], [], 0
     if batch:
-        yield batch, size
+        yield batch, numbers, size
 
 
 async def _publish(
@@ -106,9 +111,14 @@ async def _publish(
     if total and sys.stderr.isatty() and not as_json:
         bar = click.progressbar(length=total, label=f"Publishing to {queue}", file=sys.stderr)
     try:
-        for batch, size in _batches(lines, pids):
+        for batch, numbers, size in _batches(lines, pids):
             with broker_errors(f"Published before: {len(pids)} messages." if pids else ""):
-                pids.extend(await app.publish_many(queue, batch))
+                try:
+                    pids.extend(await app.publish_many(queue, batch))
+                except PayloadRefusedError as error:
+                    if error.index < 0 or not numbers[error.index]:
+                        raise
+                    raise PayloadRefusedError(f"line {numbers[error.index]}: {error}") from None
             if bar is not None:
                 bar.update(size)
     finally:

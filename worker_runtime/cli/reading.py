@@ -45,6 +45,9 @@ def _lines(reading: QueueReading) -> Iterator[str]:
     if reading.role is Role.REPLICA:
         yield f"  read from {reading.server}, a replica: it may lag behind"
     for name, meaning in _PLACES:
+        if name == "failed" and reading.failed_among_dead:
+            yield f"  {name:<11}{'-':>9}  counted among the dead; --retained tells them apart"
+            continue
         yield f"  {name:<11}{getattr(reading, name):>9,}  {meaning}{_more(reading, name)}"
     yield f"  {'total':<11}{reading.total:>9,}  claimed ever; {reading.success:,} committed"
     if reading.reservations:

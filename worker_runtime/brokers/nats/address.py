@@ -138,6 +138,12 @@ def _server(text: str) -> Server:
         port = port.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
+    if "/" in text:
+        path = text[text.index("/") :]
+        raise BrokerUsageError(
+            f"the broker URL has the path {path!r}, and NATS has no numbered databases; leave it out, and"
+            " give each namespace an account of its own"
+        )
     if not host:
         raise BrokerUsageError(
             "the broker URL names no host; write nats://HOST:4222, several hosts with commas"

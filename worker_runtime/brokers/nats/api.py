@@ -11,16 +11,23 @@ from typing import Any
 
 import msgspec
 
-from worker_runtime.brokers.base import BrokerFullError, BrokerRefusedError, BrokerUnavailableError
+from worker_runtime.brokers.base import (
+    BrokerFullError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    QueueUnusableError,
+)
 from worker_runtime.brokers.nats.answers import Reply
-from worker_runtime.brokers.nats.link import NOBODY, Link
+from worker_runtime.brokers.nats.link import FORBIDDEN, NOBODY, Link
 from worker_runtime.brokers.nats.wire import LostReplyError, decode_headers
 
-NO_MESSAGE, NO_CONSUMER, NO_STREAM = 10037, 10014, 10059
+NO_MESSAGE, NO_CONSUMER, NO_STREAM, OVERLAP = 10037, 10014, 10059, 10065
 #: Refusals that pass by themselves: no leader, no quorum, out of some resource for a moment.
-_LATER = frozenset({10005, 10008, 10009, 10023, 10039, 10074, 10118, 10120, 10164, 10167})
+_LATER = frozenset({10005, 10008, 10009, 10023, 10074, 10118, 10120, 10164, 10167})
 #: There is no room; it will be taken when somebody has made some.
 _FULL = frozenset({10002, 10028, 10047, 10077})
+#: The account has no JetStream, which somebody has to give it.
+_NO_JETSTREAM = 10039
 #: What to do about a refusal.
 _WAYS_OUT = {
     10002: "raise the JetStream limits of the account, or let workers take what waits there",
@@ -28,6 +35,8 @@ _WAYS_OUT = {
     10026: "raise the account's or the stream's limit for consumers",
     10027: "raise max_streams of the account: each queue needs four",
     10028: "raise max_mem of the account or its servers, or let workers take what waits there",
+    _NO_JETSTREAM: "write `jetstream: enabled` into the account's block of the server's configuration (or"
+    " give its JWT limits for JetStream), or sign in as a user of an account that has it",
     10047: "raise max_file of the account or its servers, or let workers take what waits there",
     10077: "raise the limits of the stream, or let workers take what waits there",
 }
@@ -56,10 +65,10 @@ def read_answer(reply: Reply, where: str, doing: str) -> dict[str, Any]:
     """Raises ApiError, BrokerRefusedError or BrokerUnavailableError when it is not a success."""
     if reply.status == NOBODY:
         raise BrokerUnavailableError(
-            f"NATS at {where} cannot {doing}: nobody answers for JetStream there; it is not enabled for this"
-            " account, or its servers are electing a leader"
+            f"NATS at {where} cannot {doing}: nobody answers for JetStream there: its servers are electing a"
+            " leader, or none of them that is up has JetStream (it needs a jetstream block, or -js)"
         )
-    if reply.status == 403:
+    if reply.status == FORBIDDEN:
         raise BrokerRefusedError(f"NATS at {where} does not let this user {doing}: {reply.words}")
     try:
         answer: dict[str, Any] = json.loads(reply.payload)
@@ -73,6 +82,8 @@ def read_answer(reply: Reply, where: str, doing: str) -> dict[str, Any]:
         text = f"NATS at {where} cannot {doing}: {error.get('description', 'it does not say why')} ({code})"
         if code in _WAYS_OUT:
             text += f"; {_WAYS_OUT[code]}"
+        if code == _NO_JETSTREAM:
+            raise QueueUnusableError(text)
         if code in _FULL:
             raise BrokerFullError(text)
         if code in _LATER:
@@ -119,6 +130,13 @@ async def consumer_info(
 ) -> dict[str, Any] | None:
     doing = f"describe the consumer {durable} of {stream}"
     return await find(link, f"CONSUMER.INFO.{stream}.{durable}", None, doing, patience=patience)
+
+
+async def owners_of(link: Link, subject: str) -> list[str]:
+    """The names of the streams that take this subject, a page of them at most."""
+    body = {"subject": subject}
+    answer = await call(link, "STREAM.NAMES", body, f"find the stream that takes {subject}")
+    return [str(one) for one in answer.get("streams") or ()]
 
 
 async def get_message(link: Link, stream: str, question: dict[str, Any]) -> Stored | None:

@@ -25,7 +25,7 @@ from worker_runtime.brokers.nats.address import Address
 from worker_runtime.brokers.nats.consumer import NatsConsumer, Terms
 from worker_runtime.brokers.nats.fences import NatsFences
 from worker_runtime.brokers.nats.inspector import NatsInspector
-from worker_runtime.brokers.nats.link import Link
+from worker_runtime.brokers.nats.link import NOBODY, Link
 from worker_runtime.brokers.nats.maintenance import NatsMaintenance
 from worker_runtime.brokers.nats.names import QueueNames, names_of
 from worker_runtime.brokers.nats.publisher import NatsPublisher
@@ -70,6 +70,8 @@ class NatsBroker:
                     f"NATS at {wire.name} is version {wire.info.get('version')}; at least"
                     f" {'.'.join(map(str, OLDEST_VERSION))} is needed"
                 )
+            if not (wire.info.get("jetstream") or wire.info.get("cluster")):
+                await _refuse_without_jetstream(link)
             self._terms_of(queue).lease = await topology.check(link, names, self._timing)
         finally:
             await link.close()
@@ -156,6 +158,16 @@ class NatsBroker:
 
     def _maker(self, name: str) -> Callable[[], Link]:
         return lambda: self._link(name)
+
+
+async def _refuse_without_jetstream(link: Link) -> None:
+    """A server that stands alone and has none never will: nobody else answers for it, except where it is a
+    leaf of others. Raises QueueUnusableError."""
+    if (await link.request("$JS.API.INFO")).status == NOBODY:
+        raise QueueUnusableError(
+            f"NATS at {link.name} has no JetStream and knows no other server that has: add a jetstream block"
+            " to its configuration (or start it with -js), or name a server that has one in the broker URL"
+        )
 
 
 def _check_identity(identity: WorkerIdentity) -> None:

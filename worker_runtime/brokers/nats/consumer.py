@@ -10,6 +10,7 @@ from worker_runtime.brokers.base import (
     MAX_TAKEOVERS,
     Action,
     BrokerError,
+    BrokerRefusedError,
     Delivery,
     Fenced,
     OnResult,
@@ -31,6 +32,9 @@ from worker_runtime.envelope import Unreadable, decode_envelope
 
 #: Seconds for which an answer to "is this revision fenced" holds: under load one question serves many pulls.
 FENCE_AGE = 0.25
+
+#: Seconds for which a refused acknowledgement speaks for all others.
+REFUSAL_AGE = 10.0
 
 
 class Terms:
@@ -79,6 +83,7 @@ class NatsConsumer:
         `LONGEST` seconds."""
         if limit <= 0:
             return Received()
+        limit = self._allowed(limit)
         async with self._one_at_a_time:
             until = time.monotonic() + self._timing.block
             while True:
@@ -115,6 +120,19 @@ class NatsConsumer:
             await self._release(left)
             await self._pulls.close()
             await self._commands.close()
+
+    def _allowed(self, limit: int) -> int:
+        """What cannot be acknowledged had better not run: its message comes again and again, and so do its
+        side effects. So then one message is taken now and then, to see whether that has changed."""
+        refusal = self._settling.refusal
+        if not refusal:
+            return limit
+        if time.monotonic() < self._settling.refused_at + REFUSAL_AGE:
+            raise BrokerRefusedError(
+                f"NATS at {self._commands.name}: {refusal}; nothing but one message each {REFUSAL_AGE:g} s is"
+                " taken until it may: give the user the right to publish to $JS.ACK.>"
+            )
+        return 1
 
     async def _fence(self) -> str:
         now = time.monotonic()
@@ -156,13 +174,14 @@ class NatsConsumer:
         except BaseException:  # also when this receive is cancelled: nothing may be lost with it
             self._pulls.put_back(taken)
             raise
-        now = time.monotonic()
+        now, lease = time.monotonic(), self._lease()
+        made = lease.made
         queue, most = self._names.queue, self._max_tries
         deliveries: list[Delivery] = []
         aside: list[Burial] = []
         for receipt in taken:
-            if now >= receipt.deadline:
-                continue  # It waited here for too long: the server hands it out again.
+            if now >= receipt.deadline or (receipt.made is not made and receipt.of_another(lease)):
+                continue  # It waited here for too long: the server hands it out again, where it still is.
             body = receipt.body
             envelope = decode_envelope(body)
             tries = receipt.deliveries - 1 - receipt.released

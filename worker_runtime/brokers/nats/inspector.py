@@ -69,6 +69,7 @@ class NatsInspector:
             # Streams and consumers answer by their leaders only.
             role=Role.PRIMARY,
             server=link.name,
+            failed_among_dead=True,
         )
 
     async def find(self, queue: str, pid: str, scan: int = 10_000) -> Whereabouts:

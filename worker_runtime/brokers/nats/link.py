@@ -16,6 +16,8 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
 #: No responders: the server says that nobody was there to receive it.
 NOBODY = 503
+#: The server does not let this user send it.
+FORBIDDEN = 403
 
 
 class Link:

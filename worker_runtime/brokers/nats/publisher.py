@@ -12,18 +12,22 @@ from worker_runtime.brokers.base import (
     BrokerRefusedError,
     BrokerUnavailableError,
     PayloadRefusedError,
+    QueueUnusableError,
 )
 from worker_runtime.brokers.nats.answers import Reply
-from worker_runtime.brokers.nats.api import read_pub_ack
+from worker_runtime.brokers.nats.api import read_answer, read_pub_ack
 from worker_runtime.brokers.nats.dead import RESERVED
-from worker_runtime.brokers.nats.link import NOBODY, Link
+from worker_runtime.brokers.nats.link import FORBIDDEN, NOBODY, Link
 from worker_runtime.brokers.nats.names import QueueNames
+from worker_runtime.brokers.nats.topology import check_identity
 from worker_runtime.brokers.nats.wire import LostReplyError, Request
-from worker_runtime.envelope import encode_envelope, new_pid
+from worker_runtime.envelope import encode_envelopes, new_pid
 
 #: Unconfirmed messages at once at most, and about this many bytes.
 _CHUNK = 1000
 _CHUNK_BYTES = 4 * 1024 * 1024
+#: Seconds that the first look at a queue's stream may take.
+_LOOK = 2.0
 #: Seconds between two tries while nobody receives anything.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 #: So that a publish which is repeated within the stream's window is stored once.
@@ -46,6 +50,8 @@ class NatsPublisher:
         self._link = link
         self._patience = patience
         self._clock = clock
+        #: Queues whose stream was looked at, or may not be.
+        self._seen: set[str] = set()
 
     def verify(self, queue: str) -> None:
         """See `Publisher.verify`."""
@@ -61,24 +67,45 @@ class NatsPublisher:
         pids = [new_pid() for _ in payloads]
         now, stream = int(self._clock()), names.stream.encode()
         requests: list[Request] = [
-            (names.normal, _HEADERS % (stream, pid.encode()), encode_envelope(pid, queue, now, payload))
-            for pid, payload in zip(pids, payloads, strict=True)
+            (names.normal, _HEADERS % (stream, pid.encode()), envelope)
+            for pid, envelope in zip(pids, encode_envelopes(queue, now, pids, payloads), strict=True)
         ]
         wire = await self._link.opened(self._patience)
+        if queue not in self._seen:
+            await self._look(queue, names)
         limit = wire.max_payload - RESERVED
-        for payload, (_, headers, body) in zip(payloads, requests, strict=True):
+        for index, (_, headers, body) in enumerate(requests):
             size = len(headers) + len(body)
             if size > limit:
-                raise PayloadRefusedError(
-                    f"the payload has {len(payload)} bytes, {size} with its envelope, and NATS at"
+                refusal = PayloadRefusedError(
+                    f"the payload has {len(payloads[index])} bytes, {size} with its envelope, and NATS at"
                     f" {wire.name} takes {limit} (max_payload without {RESERVED} for the reason of a dead"
                     " letter); store large data elsewhere and publish a reference to it, or raise max_payload"
                 )
+                refusal.index = index
+                raise refusal
         confirmed = 0
         for chunk in _chunks(requests):
             await self._publish(queue, chunk, confirmed, len(pids))
             confirmed += len(chunk)
         return pids
+
+    async def _look(self, queue: str, names: QueueNames) -> None:
+        """Subjects carry no namespace, so the stream alone says whose queue it is: asked once for each queue.
+        A producer needs no right to ask; one that may not is believed. Raises QueueUnusableError."""
+        replies: list[Reply] = []
+        asked: Request = (f"$JS.API.STREAM.INFO.{names.stream}", b"", b"")
+        try:
+            await self._link.ask([asked], lambda _, reply: replies.append(reply), _LOOK, harmless=True)
+            for reply in replies:
+                if reply.status != FORBIDDEN:
+                    info = read_answer(reply, self._link.name, f"describe the stream {names.stream}")
+                    check_identity(names, info["config"], self._link.name)
+                self._seen.add(queue)
+        except QueueUnusableError:
+            raise
+        except BrokerError:
+            pass  # The publish learns what is wrong; the next one asks again.
 
     async def _publish(self, queue: str, chunk: Sequence[Request], before: int, total: int) -> None:
         """While the server says of the whole chunk that nobody received it, it is sent again: its servers

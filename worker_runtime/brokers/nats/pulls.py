@@ -48,6 +48,9 @@ class Pulls:
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{names.stream}.{DURABLE}".encode()
         #: How the reply subject of a message begins that is handed out for the first time.
         self._fresh = f"$JS.ACK.{names.stream}.{DURABLE}.1.".encode()
+        #: When the consumer was made that hands out what arrives. In the lease, another time is another one.
+        self._made = ""
+        self._stale = False
         self.use(Lease(30.0))
         self._wire: Wire | None = None
         self._inbox = b""
@@ -73,6 +76,7 @@ class Pulls:
         self._lease = lease
         self._wait_of_fresh = lease.of(1)
         self._usable_of_fresh = usable(self._wait_of_fresh)
+        self._stale = self._stale or lease.made != self._made
 
     def interrupt(self) -> None:
         """End a wait, now and from then on."""
@@ -89,6 +93,8 @@ class Pulls:
         if self._buffer:
             return self._pop(limit)
         wire = await self._connected()
+        if self._buffer:
+            return self._pop(limit)
         if self._interrupted:
             await self._take_what_is_there(wire, limit)
             return self._pop(limit)
@@ -132,11 +138,17 @@ class Pulls:
     async def _connected(self) -> Wire:
         wire = await self._link.opened()
         if wire is self._wire and not wire.gone:
-            return wire
+            if not self._stale:
+                return wire
+            # What is on its way is of the consumer that is gone.
+            self._wire, self._pull = None, b""
+            await wire.unsubscribe()
         info = await api.consumer_info(self._link, self._names.stream, DURABLE)
         if info is None:
             raise self._absent(wire)
-        self.use(read_lease(info))
+        lease = read_lease(info)
+        self._made, self._stale = lease.made, False
+        self.use(lease)
         self._note_lease(self._lease)
         self._pull = b""
         wire.on_delivery = self._arrived
@@ -202,13 +214,14 @@ class Pulls:
         since = self._sent_at if wire is None else max(self._sent_at, wire.heard_at)
         fresh = reply.startswith(self._fresh)
         if fresh:
-            receipt = Receipt(reply, body, 1, self._wait_of_fresh, since + self._usable_of_fresh)
+            receipt = Receipt(reply, body, 1, self._wait_of_fresh, since + self._usable_of_fresh, self._made)
         else:
             try:
                 receipt = read_receipt(reply, body)
             except ValueError:
                 return  # Not from the consumer.
             receipt.begin(since, self._lease)
+            receipt.made = self._made
         self._buffer.append(receipt)
         self._brought = True
         self._credit -= 1
@@ -248,6 +261,7 @@ class Pulls:
                 await asyncio.sleep(_PAUSE)
             return
         if code == NOBODY:
+            self._stale = True  # Whoever answers the next time may be another consumer.
             if await api.consumer_info(self._link, self._names.stream, DURABLE) is None:
                 raise self._absent(wire)
             raise BrokerUnavailableError(
@@ -255,7 +269,10 @@ class Pulls:
                 " moment; its servers are electing a leader"
             )
         lowered = words.lower()
+        if code == 409 and "batch completed" in lowered:
+            return
         if code == 409 and "deleted" in lowered:
+            self._stale = True
             raise self._absent(wire)
         if code == 409 and ("leadership change" in lowered or "shutdown" in lowered):
             await asyncio.sleep(_PAUSE)

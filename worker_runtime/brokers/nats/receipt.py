@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from worker_runtime.brokers.nats.api import seconds_of
 from worker_runtime.brokers.nats.topology import Lease
 
 #: An answer has to reach the server before the ack wait is over: this part of it, and at most so many
@@ -28,6 +29,8 @@ class Receipt(msgspec.Struct, gc=False):
     wait: float = 0.0
     #: Monotonic time after which nothing is sent for it.
     deadline: float = 0.0
+    #: When the consumer was made that handed it out; see `of_another`.
+    made: str = ""
     #: How often it was given back unstarted before.
     released: int = 0
     #: A settlement of it was sent.
@@ -51,6 +54,14 @@ class Receipt(msgspec.Struct, gc=False):
         """`since`: a monotonic time before the server started to wait."""
         self.wait = lease.of(self.deliveries)
         self.extend(since)
+
+    def of_another(self, lease: Lease) -> bool:
+        """Whether it was handed out by a consumer that is gone: in the place of that one is another, to which
+        an answer may be about another message with the same number. What was stored after the new one was
+        made can only have come from it."""
+        if self.made == lease.made or not (self.made and lease.made):
+            return False
+        return self.stored_at < seconds_of(lease.made) * 1e9
 
     def extend(self, since: float) -> None:
         self.deadline = since + usable(self.wait)

@@ -62,13 +62,14 @@ class NatsRenewer:
         them to others."""
         wire = await self._link.opened()
         now = time.monotonic()
+        lease = self._terms.lease
         lost: list[Delivery] = []
         asked: list[Receipt] = []
         for one in deliveries:
             receipt: Receipt = one.receipt
             if receipt.settled:
                 continue
-            if now >= receipt.deadline:
+            if now >= receipt.deadline or (lease is not None and receipt.of_another(lease)):
                 lost.append(one)
             else:
                 asked.append(receipt)
@@ -83,7 +84,6 @@ class NatsRenewer:
             else:
                 asked[index].extend(now)
 
-        lease = self._terms.lease
         if asked:
             if lease is not None:
                 # An older worker that started may have changed it under the deliveries.

@@ -17,10 +17,10 @@ from worker_runtime.brokers.nats import api, books
 from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import read_pub_ack
 from worker_runtime.brokers.nats.dead import DEAD, FAILED, bury
-from worker_runtime.brokers.nats.link import NOBODY, Link
+from worker_runtime.brokers.nats.link import FORBIDDEN, NOBODY, Link
 from worker_runtime.brokers.nats.names import DURABLE, QueueNames
 from worker_runtime.brokers.nats.receipt import Receipt
-from worker_runtime.brokers.nats.topology import Lease
+from worker_runtime.brokers.nats.topology import Lease, read_lease
 from worker_runtime.brokers.nats.wire import Request, Wire
 from worker_runtime.envelope import encode_envelope
 
@@ -33,6 +33,10 @@ _LATE = (
     " next holder's delivery"
 )
 _GONE = "nobody receives it: the consumer is gone, so the message stays in its stream"
+_ANOTHER = (
+    "the consumer that handed it out was deleted, and there is another one now; nothing was sent, since that"
+    " could act on another message of its number. If the message is still in the stream, it comes again"
+)
 _SETTLED = "it was settled before"
 _DOUBTFUL = (
     "its confirmation came after the ack wait: it may have acted on the next holder's delivery, and somebody"
@@ -75,6 +79,9 @@ class Settling:
         self._names = names
         self._identity = identity
         self._lease_of = lease_of
+        #: Why the last acknowledgement was refused, and when (monotonic); empty once one is confirmed.
+        self.refusal = ""
+        self.refused_at = 0.0
 
     async def settle(self, settlements: Sequence[Settlement], on_result: OnResult) -> None:
         """See `Consumer.settle`."""
@@ -89,7 +96,8 @@ class Settling:
         commits: list[Settlement] = []
         others: list[Settlement] = []
         released = False
-        now = time.monotonic()
+        now, lease = time.monotonic(), self._lease_of()
+        made = lease.made
         for one in settlements:
             receipt: Receipt = one.delivery.receipt
             if receipt.settled:
@@ -97,6 +105,9 @@ class Settling:
             elif now >= receipt.deadline:
                 receipt.settled = True
                 on_result(one, Outcome.SUPERSEDED, _LATE)
+            elif receipt.made is not made and receipt.of_another(lease):
+                receipt.settled = True
+                on_result(one, Outcome.MISSING, _ANOTHER)
             else:
                 receipt.settled = True
                 if receipt.released:
@@ -143,6 +154,7 @@ class Settling:
         soonest = min([one.delivery.receipt.deadline for one in commits], default=0.0)
 
         def confirmed(indices: list[int]) -> None:
+            self.refusal = ""
             now = time.monotonic()
             for index in indices:
                 one = commits[index]
@@ -156,7 +168,7 @@ class Settling:
                 again.append(commits[index])
             else:
                 one = commits[index]
-                on_result(one, *_verdict(Outcome.COMMITTED, one.delivery.receipt, reply))
+                on_result(one, *self._verdict(Outcome.COMMITTED, one.delivery.receipt, reply))
 
         try:
             subjects = [one.delivery.receipt.reply for one in commits]
@@ -220,13 +232,15 @@ class Settling:
         ready = await self._prepare([one for one in steps if one.first is not None])
         answers = [one for one in steps if one.first is None or id(one) in ready]
         while answers:
-            now = time.monotonic()
+            now, lease = time.monotonic(), self._lease_of()
             sent = []
             for one in answers:
-                if now < one.receipt.deadline:
-                    sent.append(one)
-                else:
+                if now >= one.receipt.deadline:
                     one.done(Outcome.SUPERSEDED, _LATE)
+                elif one.receipt.of_another(lease):
+                    one.done(Outcome.MISSING, _ANOTHER)
+                else:
+                    sent.append(one)
             left = dict(enumerate(sent))
             nobody: list[_Step] = []
 
@@ -237,7 +251,7 @@ class Settling:
                 if reply.status == NOBODY:
                     nobody.append(one)
                 else:
-                    one.done(*_verdict(one.outcome, one.receipt, reply))
+                    one.done(*self._verdict(one.outcome, one.receipt, reply))
 
             why = await self._send([(one.receipt.subject, b"", one.answer) for one in sent], note)
             for one in left.values():
@@ -258,11 +272,17 @@ class Settling:
             for one in nobody:
                 one.done(Outcome.UNKNOWN, f"it was not settled: {error}")
             return []
-        if found is not None:
-            return nobody
+        if found is None:
+            for one in nobody:
+                one.done(Outcome.MISSING, _GONE)
+            return []
+        lease, again = read_lease(found), []
         for one in nobody:
-            one.done(Outcome.MISSING, _GONE)
-        return []
+            if one.receipt.of_another(lease):
+                one.done(Outcome.MISSING, _ANOTHER)
+            else:
+                again.append(one)
+        return again
 
     async def _prepare(self, steps: Sequence[_Step]) -> set[int]:
         """Send what comes first. Which of the steps may go on; the others are told here, except that a
@@ -300,6 +320,18 @@ class Settling:
             return f"it was not settled: {error}"
         return self._unconfirmed()
 
+    def _verdict(self, outcome: Outcome, receipt: Receipt, reply: Reply) -> tuple[Outcome, str]:
+        if not reply.status:
+            self.refusal = ""
+            return (outcome, "") if time.monotonic() < receipt.deadline else (Outcome.UNKNOWN, _DOUBTFUL)
+        if reply.status == FORBIDDEN:
+            # Without the subject, which is another one each time.
+            words = reply.words.partition(" for ")[0]
+            self.refusal = f"this user may not acknowledge ({words} for $JS.ACK.>)"
+            self.refused_at = time.monotonic()
+            return Outcome.UNKNOWN, f"it was not settled: {self.refusal}"
+        return Outcome.UNKNOWN, f"the server answered {reply.status} {reply.words}"
+
     def _unconfirmed(self) -> str:
         return f"NATS at {self._link.name} did not confirm it"
 
@@ -324,11 +356,3 @@ def _term(wire: Wire, why: str) -> bytes:
 
 def _teller(one: Settlement, on_result: OnResult) -> Done:
     return lambda outcome, text: on_result(one, outcome, text)
-
-
-def _verdict(outcome: Outcome, receipt: Receipt, reply: Reply) -> tuple[Outcome, str]:
-    if not reply.status:
-        return (outcome, "") if time.monotonic() < receipt.deadline else (Outcome.UNKNOWN, _DOUBTFUL)
-    if reply.status == 403:
-        return Outcome.UNKNOWN, f"it was not settled: this user may not acknowledge: {reply.words}"
-    return Outcome.UNKNOWN, f"the server answered {reply.status} {reply.words}"

@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker_runtime.brokers.base import NotProvisionedError, QueueUnusableError, Timing
+from worker_runtime.brokers.base import (
+    NotProvisionedError,
+    QueueUnusableError,
+    TakenBackTooSoonError,
+    Timing,
+)
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.link import Link
 from worker_runtime.brokers.nats.names import DURABLE, IDENTITY, QueueNames
@@ -42,6 +47,8 @@ class Lease:
     backoff: tuple[float, ...] = ()
     max_deliver: int = -1
     max_ack_pending: int = 1000
+    #: When the consumer was made, as the server says it. Another time is another consumer.
+    made: str = ""
     #: The largest pull and its longest wait that the consumer takes; 0 where it sets none.
     max_batch: int = 0
     max_expires: float = 0.0
@@ -65,6 +72,7 @@ def read_lease(info: Mapping[str, Any]) -> Lease:
         backoff=tuple(one / _NANO for one in config.get("backoff") or ()),
         max_deliver=int(config.get("max_deliver", -1)),
         max_ack_pending=int(config.get("max_ack_pending", -1)),
+        made=str(info.get("created", "")),
         max_batch=int(config.get("max_batch", 0)),
         max_expires=config.get("max_expires", 0) / _NANO,
     )
@@ -120,16 +128,22 @@ def consumer(names: QueueNames, plan: Plan) -> dict[str, Any]:
     }
 
 
-def check_owner(names: QueueNames, config: Mapping[str, Any], where: str) -> None:
-    """Raises QueueUnusableError when a stream of one of our names belongs to another queue."""
+def check_identity(names: QueueNames, config: Mapping[str, Any], where: str) -> None:
+    """Raises QueueUnusableError when a stream says of itself that it belongs to another queue."""
     owner = (config.get("metadata") or {}).get(IDENTITY)
-    name = config["name"]
     if owner is not None and owner != names.identity:
         raise QueueUnusableError(
-            f"NATS at {where}: the stream {name} belongs to the queue {owner!r}, not to {names.identity!r}"
-            " (length of the namespace, namespace, queue); use another queue name, or one account for each"
-            " namespace"
+            f"NATS at {where}: the stream {config['name']} belongs to the queue {owner!r}, not to"
+            f" {names.identity!r} (length of the namespace, namespace, queue); use another queue name, or one"
+            " account for each namespace"
         )
+
+
+def check_owner(names: QueueNames, config: Mapping[str, Any], where: str) -> None:
+    """Raises QueueUnusableError when a stream of one of our names belongs to another queue, or takes other
+    subjects."""
+    check_identity(names, config, where)
+    name = config["name"]
     wanted = {names.stream: names.normal, names.dead_stream: names.dead}.get(name)
     if wanted is not None and wanted not in config.get("subjects", ()):
         raise QueueUnusableError(
@@ -152,9 +166,7 @@ async def provision(
     for config, info in zip(wanted, found, strict=True):
         name = config["name"]
         if info is None:
-            await api.call(
-                link, f"STREAM.CREATE.{name}", config, f"make the stream {name}", patience=patience
-            )
+            await _make_stream(link, names, config, patience)
             told.append(f"made the stream {name}")
             continue
 
@@ -178,6 +190,24 @@ async def provision(
         _check_consumer(names, info["config"], link.name)
         told.append(await _compared(of, info["config"], config, write if update else None))
     return told
+
+
+async def _make_stream(link: Link, names: QueueNames, config: dict[str, Any], patience: float) -> None:
+    name = config["name"]
+    try:
+        await api.call(link, f"STREAM.CREATE.{name}", config, f"make the stream {name}", patience=patience)
+    except api.ApiError as error:
+        if error.code != api.OVERLAP:
+            raise
+        taken: dict[str, list[str]] = {}
+        for subject in config["subjects"]:
+            for one in await api.owners_of(link, subject):
+                taken.setdefault(one, []).append(subject)
+        found = "; ".join(f"{one} takes {' and '.join(subjects)}" for one, subjects in taken.items())
+        raise QueueUnusableError(
+            f"{error}: {found or 'which one does not show'}; take these subjects from it, or use another name"
+            f" than {names.queue} for the queue"
+        ) from None
 
 
 async def _compared(
@@ -258,11 +288,12 @@ async def check(link: Link, names: QueueNames, timing: Timing) -> Lease:
     _check_consumer(names, described["config"], link.name)
     lease = read_lease(described)
     if lease.shortest < timing.renewal_period:
-        raise QueueUnusableError(
+        raise TakenBackTooSoonError(
             f"NATS at {link.name}: the consumer {DURABLE} of {names.stream} takes work back after"
             f" {lease.shortest:g} s without a sign, and this worker renews every"
-            f" {timing.renewal_period:g} s (a third of the expiry); set QUEUEWORKER_EXPIRY_SECONDS to"
-            f" {lease.shortest:g} or less, or raise the ack wait: queueworker provision {names.queue}"
-            f" --ack-wait {timing.expiry:g} --update"
+            f" {timing.renewal_period:g} s (a third of the expiry)",
+            names.queue,
+            lease.shortest,
+            timing.expiry,
         )
     return lease

@@ -37,8 +37,21 @@ class NotSentError(BrokerUnavailableError):
 
 #: A part of what the server says before it ends a connection, and what to do about it.
 _WAYS_OUT = (
+    (
+        "authorization violation",
+        "; it does not know this user, or not with this password, token or key: give them in the broker URL"
+        " or by QUEUEWORKER_NATS_CREDENTIALS, or add the user to the server",
+    ),
+    ("authentication timeout", "; it waited too long for the sign-in: see the load of the server"),
+    ("authentication expired", "; the JWT has run out: put a new one into the file of credentials"),
+    ("authentication revoked", "; the JWT was revoked: put a new one into the file of credentials"),
     ("connections exceeded", "; a worker process holds four connections for each job: raise max_connections"),
     ("subscriptions exceeded", "; a connection has up to two subscriptions: raise max_subscriptions"),
+)
+
+_UNTRUSTED = (
+    "name the authority that vouches for it by tls_ca in the broker URL or as ca.crt among the credentials,"
+    " and the server as its certificate does"
 )
 
 #: Subject, headers (complete, or empty), payload.
@@ -355,7 +368,12 @@ async def connect(address: Address, timeout: float, name: str) -> Wire:
         except TimeoutError:
             problems.append(f"NATS at {server} did not let us in within {timeout:g} s")
         except OSError as error:  # also what goes wrong with certificates
-            problems.append(f"NATS at {server} cannot be reached: {error}")
+            text = f"NATS at {server} cannot be reached: {error}"
+            if (
+                type(error).__name__ == "SSLCertVerificationError"
+            ):  # ssl itself is loaded only where it is used
+                text += f"; {_UNTRUSTED}"
+            problems.append(text)
         except BrokerUnavailableError as error:
             problems.append(str(error))
         except BaseException:

@@ -16,7 +16,7 @@ from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.links import QueueLinks
 from worker_runtime.brokers.redis.wire import LostReplyError
-from worker_runtime.envelope import encode_envelope, new_pid
+from worker_runtime.envelope import encode_envelopes, new_pid
 
 #: One LPUSH takes at most this many messages and about this many bytes.
 _CHUNK = 1000
@@ -50,9 +50,7 @@ class RedisPublisher:
         keys, link = self._links.of(queue)
         pids = [new_pid() for _ in payloads]
         now = int(self._clock())
-        envelopes = [
-            encode_envelope(pid, queue, now, payload) for pid, payload in zip(pids, payloads, strict=True)
-        ]
+        envelopes = encode_envelopes(queue, now, pids, payloads)
         confirmed = 0
         for chunk in _chunks(envelopes):
             try:
