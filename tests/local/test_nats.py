@@ -54,9 +54,30 @@ async def test_an_embedded_broker_of_the_kind_that_the_resource_names(own_up: Up
     assert {worker.revision for worker in reading.workers} == {own_up.stable()}
     assert own_up.condition("QueueProvisioned")["status"] == "True", "one replica has to do here"
     await own_up.until("priority", lambda: own_up.condition("PriorityDrained")["reason"] == "PriorityEmpty")
+    own_up.write(on_nats(secretRef={"name": "nowhere"}, stream={"replicas": 3, "ackWaitSeconds": 120}))
+    await own_up.until("the new ack wait", lambda: "ack_wait from 90 s to 120 s" in own_up.output)
     (directory,) = own_up.state["embedded_directories"]
     assert await own_up.stop() == 0
     assert not is_directory(directory)
+
+
+async def test_what_is_wrong_with_the_queue_is_mended_where_the_broker_comes_from(tmp_path: Path) -> None:
+    own_up = Up(tmp_path)
+    own_up.write(on_nats(secretRef={"name": "none"}, stream={"ackWaitSeconds": 5}))
+    code, output = await own_up.refused()
+    assert code == 3
+    assert (
+        "QUEUEWORKER_EXPIRY_SECONDS in the env of the container to 5 or less, or spec.broker.nats." in output
+    )
+    assert "provision" not in output, "the server is its own, and gone by now"
+    with EmbeddedNats() as server:
+        given = Up(tmp_path, "--broker", server.url)
+        given.log = tmp_path / "given.log"
+        given.write(on_nats(secretRef={"name": "none"}, credentials={"login": {"name": "mails-nats"}}))
+        code, output = await given.refused()
+        assert code == 3
+        assert f"`queueworker provision work --broker-url {server.url}`.\n" in output
+        assert "Secret" not in output
 
 
 async def test_credentials_from_secrets_of_the_file(own_up: Up, tmp_path: Path) -> None:

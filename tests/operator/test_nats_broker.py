@@ -20,6 +20,7 @@ from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.observe.access import Access, opened
 from queueworker_operator.observe.brokers import observe_broker
 from queueworker_operator.observe.checks import BrokerChecks
+from queueworker_operator.observe.provisioning import Source
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, PriorityWork, Unknown
 from tests.brokers.nats_site import NatsSite, fresh_site
 from tests.nats_priority import PriorityQueue
@@ -194,10 +195,22 @@ async def test_a_queue_that_differs_is_told_with_the_command_that_changes_it(
 
 
 async def test_an_ack_wait_that_is_too_short_for_the_workers_of_the_template(
-    server: EmbeddedNats, queue: NatsSite
+    server: EmbeddedNats, queue: NatsSite, tmp_path: Path
 ) -> None:
     await queue.provision(ack_wait=5, update=True)
-    assert (await look(server, "asker")).verdict is BrokerVerdict.QUEUE_UNUSABLE
+    nats = {"credentials": {"login": {"name": "mails-nats"}}, "stream": {"ackWaitSeconds": 5, "replicas": 1}}
+    short = await look(server, "asker", **nats)
+    assert short.verdict is BrokerVerdict.QUEUE_UNUSABLE
+    assert "QUEUEWORKER_EXPIRY_SECONDS in the env of the container to 5 or less; or" in short.message
+    assert "raise spec.broker.nats.stream.ackWaitSeconds and the ack wait of the queue to 60" in short.message
+    embedded = await observe_broker(
+        url_of(server, "asker"), spec_of(**nats), START, source=Source(embedded=True)
+    )
+    assert "or spec.broker.nats.stream.ackWaitSeconds to 60 or more." in embedded.message
+    assert "provision" not in embedded.message
+    run_command_of(short.message, server, tmp_path)
+    assert (await look(server, "asker", **nats)).verdict is BrokerVerdict.REACHABLE
+    await queue.provision(ack_wait=5, update=True)
     env = [{"name": "QUEUEWORKER_EXPIRY_SECONDS", "value": "5"}]
     container = {"name": "worker", "image": "demo:v1", "env": env}
     nats = {"nats": {"url": "nats://nats:4222"}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
@@ -114,9 +114,13 @@ class JetStreamQueue(Model):
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def flags(self) -> str:
+    def flags(self, leave_out: Collection[str] = ()) -> str:
         """The same as flags of `queueworker provision`, each with a space before it."""
-        return "".join(f" --{name.replace('_', '-')} {value}" for name, value in self.options().items())
+        return "".join(
+            f" --{name.replace('_', '-')} {value}"
+            for name, value in self.options().items()
+            if name not in leave_out
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,13 @@ from queueworker_operator.api.template import worker_container
 from queueworker_operator.api.types import Broker as SpecBroker
 from queueworker_operator.api.types import QueueWorkerSpec, Topology
 from queueworker_operator.observe.priority import priority_fact
-from queueworker_operator.observe.provisioning import differs, not_provisioned
+from queueworker_operator.observe.provisioning import (
+    OF_THE_SPEC,
+    Source,
+    differs,
+    not_provisioned,
+    taken_back_too_soon,
+)
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, NoPriority
 from worker_runtime.brokers.base import (
     Broker,
@@ -22,6 +28,7 @@ from worker_runtime.brokers.base import (
     CredentialsUnusableError,
     NotProvisionedError,
     QueueUnusableError,
+    TakenBackTooSoonError,
     Timing,
     UnsafePlacementError,
 )
@@ -38,15 +45,16 @@ async def observe_broker(
     spec: QueueWorkerSpec,
     now: datetime,
     timeout: float = 5.0,
-    stand_in: bool = False,
+    source: Source = OF_THE_SPEC,
 ) -> BrokerCheck:
     """Reach the broker at `url`, authenticate, and verify that the queue of `spec` may be used there.
 
     `url` is what workers get: that of the spec, or what the Secret holds. `now` becomes the time of
-    the observation. `timeout` is in seconds and bounds the whole check. A `stand_in` was started in local
-    mode for want of the right broker: it is Standalone and has one replica, whatever the spec says.
+    the observation. `timeout` is in seconds and bounds the whole check. An embedded `source` was
+    started in local mode for want of the right broker: it is Standalone and has one replica, whatever the
+    spec says.
     """
-    identity = broker_identity(spec.broker)
+    identity, stand_in = broker_identity(spec.broker), source.embedded
 
     def found(verdict: BrokerVerdict, message: str) -> BrokerCheck:
         return BrokerCheck(verdict, message, now, identity)
@@ -72,7 +80,9 @@ async def observe_broker(
     except UnsafePlacementError as error:
         return found(BrokerVerdict.UNSAFE_PLACEMENT, str(error))
     except NotProvisionedError as error:
-        return found(BrokerVerdict.QUEUE_NOT_PROVISIONED, not_provisioned(spec, error.missing))
+        return found(BrokerVerdict.QUEUE_NOT_PROVISIONED, not_provisioned(spec, error.missing, source))
+    except TakenBackTooSoonError as error:
+        return found(BrokerVerdict.QUEUE_UNUSABLE, taken_back_too_soon(spec, error, source))
     except QueueUnusableError as error:
         return found(BrokerVerdict.QUEUE_UNUSABLE, str(error))
     except BrokerRefusedError as error:
@@ -92,7 +102,7 @@ async def observe_broker(
         now,
         identity,
         clustered=redis is not None and redis.topology is Topology.CLUSTER and not stand_in,
-        differs="" if survey is None else differs(spec, survey.differences),
+        differs="" if survey is None else differs(spec, survey.differences, source),
         priority=NoPriority() if survey is None else priority_fact(survey.priority, now),
     )
 

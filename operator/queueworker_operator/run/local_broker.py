@@ -11,6 +11,7 @@ from queueworker_operator.api.revisions import broker_identity
 from queueworker_operator.api.types import Broker, QueueWorkerSpec
 from queueworker_operator.observe.brokers import observe_broker
 from queueworker_operator.observe.priority import since
+from queueworker_operator.observe.provisioning import Source
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Unknown
 
 #: The word for --broker that asks for an embedded one.
@@ -25,6 +26,8 @@ class Located:
 
     url: str
     embedded: bool = False
+    #: By --broker, and not by the file.
+    by_flag: bool = False
     #: What the URL is used with, until it is on disk and part of the URL.
     files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
@@ -49,7 +52,7 @@ def locate(spec: QueueWorkerSpec, secrets: Mapping[str, Mapping[str, str]], choi
     if choice == EMBEDDED:
         return WantsEmbedded()
     if choice is not None:
-        return Located(choice)
+        return Located(choice, by_flag=True)
     broker = spec.broker
     if broker.url is not None:
         return _with_files(broker.url, broker, secrets)
@@ -117,8 +120,9 @@ class BrokerWatch:
         assert self._asked is not None
         spec, location = self._asked
         match location:
-            case Located(url=url, embedded=embedded):
-                return await observe_broker(url, spec, self._clock(), stand_in=embedded)
+            case Located(url=url, embedded=embedded, by_flag=by_flag):
+                source = Source(url if by_flag else "", embedded)
+                return await observe_broker(url, spec, self._clock(), source=source)
             case NotLocated(message):
                 identity = broker_identity(spec.broker)
                 return BrokerCheck(BrokerVerdict.SECRET_NOT_FOUND, message, self._clock(), identity)

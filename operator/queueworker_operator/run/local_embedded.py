@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from queueworker_operator.api.types import QueueWorkerSpec
-from worker_runtime.brokers.base import BrokerError
+from worker_runtime.brokers.base import BrokerError, BrokerRefusedError
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.embedded import EmbeddedServer
 from worker_runtime.brokers.nats.broker import NatsBroker
@@ -23,6 +23,8 @@ class EmbeddedBrokers:
         self._say = say
         #: By the broker's type in the resource.
         self._servers: dict[str, EmbeddedServer] = {}
+        #: Queues on JetStream.
+        self._made: set[str] = set()
 
     async def url_for(self, spec: QueueWorkerSpec) -> str:
         """The URL of the one that fits, in which the queue of `spec` is there. Raises BrokerError."""
@@ -41,8 +43,22 @@ class EmbeddedBrokers:
             # On a server of our own nobody else provisions, and no older process depends on anything.
             nats = spec.broker.nats
             plan = Plan(**nats.stream.options()) if nats and nats.stream else Plan()
-            await broker.provision(spec.queue.name, replace(plan, replicas=1))
+            await self._provision(broker, spec.queue.name, replace(plan, replicas=1))
         return server.url
+
+    async def _provision(self, broker: NatsBroker, queue: str, plan: Plan) -> None:
+        """Make it, or change it as the file was changed. What cannot be changed stays."""
+        try:
+            told = await broker.provision(queue, plan, update=True)
+        except BrokerRefusedError as error:
+            if queue not in self._made:
+                raise
+            self._say(f"{error}; it stays as it is until queueworker up is started anew")
+            return
+        self._made.add(queue)
+        for line in told:
+            if line.startswith("changed "):
+                self._say(line)
 
     def directories(self) -> list[str]:
         """Where they keep what they hold."""
