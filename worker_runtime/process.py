@@ -185,14 +185,14 @@ class WorkerProcess:
         elif self._phase == "stopping":
             problem = "stopping"
         else:
-            lost = [f"queue {s.queue}: {s.broker_problem}" for s in states if s.broker_problem]
+            lost = [f"queue {state.queue}: {state.problem}" for state in states if state.problem]
             problem = lost[0] if lost else ""
         return {
             "phase": self._phase,
             "problem": problem,
             "broker": self._display_url,
             "receiving": self._phase == "receiving"
-            and all(not state.broker_problem and not state.fence for state in states),
+            and all(not state.problem and not state.fence for state in states),
             "cpu_seconds": _cpu_seconds(),
             "queues": {state.queue: state.report() for state in states},
         }
@@ -289,7 +289,9 @@ class WorkerProcess:
         workers: list[Worker] = []
         for job in jobs:
             timing = broker.timing(job.queue)
-            state = QueueState(job.queue, job.name, job.coroutines, job.prefetch, timing.expiry)
+            state = QueueState(
+                job.queue, job.name, job.coroutines, job.prefetch, timing.expiry, block=timing.block
+            )
             consumer = broker.consumer(job.queue, self.identity, max_tries=job.max_tries)
 
             def on_lost(lost: list[Delivery], index: int = len(workers)) -> None:

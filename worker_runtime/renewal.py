@@ -121,7 +121,8 @@ class Renewal:
             delivery.superseded = True
         for delivery in running:
             log.warning(
-                "another worker has taken over what %s still works on; its settlement will be refused",
+                "what %s still works on is no longer this worker's: another one has it, or will be given it; "
+                "the settlement will not count",
                 self._state.job_name,
                 extra={**self._extra, "message_id": delivery.pid},
             )
@@ -232,7 +233,11 @@ class Heartbeat:
     async def tick(self) -> None:
         """Run on the main loop."""
         while True:
-            self._beat = self._clock()
+            now = self._clock()
+            # Of a time in which this loop stood still, hardly anything counts: nobody could read an answer.
+            passed, self._beat = min(now - self._beat, STALL), now
+            for state in self._states():
+                state.silence.look(passed)
             await until_next(BEAT)
 
     async def watch(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from worker_runtime.brokers.base import Delivery, Presence
+from worker_runtime.silence import Silence
 
 #: Upper bounds in seconds; the last bucket has none.
 DURATION_BOUNDS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
@@ -51,7 +52,7 @@ class Histogram:
 
 
 class QueueState:
-    """One queue of one process. `expiry` in seconds; `clock` is monotonic."""
+    """One queue of one process. `expiry` and `block` in seconds; `clock` is monotonic."""
 
     __slots__ = (
         *COUNTERS,
@@ -71,6 +72,7 @@ class QueueState:
         "prefetch",
         "queue",
         "running",
+        "silence",
         "suspect_since",
         "trust_window",
         "waiting",
@@ -85,6 +87,7 @@ class QueueState:
         prefetch: int,
         expiry: float,
         clock: Callable[[], float] = time.monotonic,
+        block: float = 2.0,
     ) -> None:
         self.queue = queue
         self.job_name = job_name
@@ -102,6 +105,7 @@ class QueueState:
         self.phase = "starting"
         #: Why the broker cannot be used at the moment; empty when it can.
         self.broker_problem = ""
+        self.silence = Silence(block)
         #: Why this revision may not receive; empty when it may.
         self.fence = ""
         #: Start of the last renewal that the broker confirmed. Written by the background thread.
@@ -155,8 +159,13 @@ class QueueState:
         return waiting, running, outstanding - waiting - running
 
     @property
+    def problem(self) -> str:
+        """What is wrong with the broker, as far as is known; empty when nothing is."""
+        return self.broker_problem or self.silence.text
+
+    @property
     def receiving(self) -> bool:
-        return self.phase == "receiving" and not self.broker_problem and not self.fence
+        return self.phase == "receiving" and not self.problem and not self.fence
 
     def presence(self) -> Presence:
         """What the broker's list of live workers says of this queue in this process."""
@@ -165,7 +174,7 @@ class QueueState:
         elif self.phase != "receiving":
             reason = self.phase
         else:
-            reason = f"fenced: {self.fence}" if self.fence else self.broker_problem
+            reason = f"fenced: {self.fence}" if self.fence else self.problem
         return Presence(self.receiving, len(self.outstanding), self.coroutines, self.prefetch, reason)
 
     def report(self) -> dict[str, Any]:
@@ -180,7 +189,7 @@ class QueueState:
             "deferred": len(self.deferred),
             **{name: getattr(self, name) for name in COUNTERS},
             "receiving": self.receiving,
-            "broker_problem": self.broker_problem,
+            "broker_problem": self.problem,
             "fence": self.fence,
             "durations": list(self.durations.counts),
             "durations_sum": self.durations.total,

@@ -179,10 +179,11 @@ class Worker:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            started = clock()
+            state.silence.receive = started = clock()
             try:
                 received = await self._consumer.receive(limit)
             except Exception as error:
+                state.silence.receive = 0.0
                 failures += 1
                 if failures == 1:
                     lost_at = started
@@ -200,6 +201,7 @@ class Worker:
                 backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
                 await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
                 continue
+            state.silence.receive = 0.0
             if failures:
                 log.info("broker back after %.1f s", clock() - lost_at, extra=self._extra)
                 failures, faults, state.broker_problem = 0, 0, ""
@@ -347,7 +349,7 @@ class Worker:
         self.state.superseded += 1
         self._forget(delivery)
         log.info(
-            "dropped before it started: another worker has taken it over",
+            "dropped before it started: another worker has it, or will be given it",
             extra={**self._extra, "message_id": delivery.pid},
         )
 
@@ -371,6 +373,7 @@ class Worker:
             batch = buffer[:]
             buffer.clear()
             self._settling = len(batch)
+            state.silence.settle = state.clock()
             try:
                 await self._consumer.settle(batch, self._on_result)
             except Exception as error:
@@ -385,6 +388,7 @@ class Worker:
                 if id(settlement.delivery) in state.outstanding:
                     self._on_result(settlement, Outcome.UNKNOWN, "the broker gave no answer")
             self._settling = 0
+            state.silence.settle = 0.0
             self._surprises.tell()
 
     def _on_result(self, settlement: Settlement, outcome: Outcome, text: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import time
 
 import pytest
 
@@ -29,6 +31,32 @@ async def test_from_a_file_to_finished_jobs_and_ctrl_c_drains(up: Up, jobs: Jobs
     assert not any(map(running, pids))
     assert up.state["state"] == "stopped"
     assert up.of()["processes"] == []
+
+
+async def test_an_edit_does_not_wait_for_a_worker_that_does_not_answer(up: Up) -> None:
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    (pid,) = up.pids()
+
+    async def noticed_after(prefetch: int) -> float:
+        """Seconds until an edit is taken. Then the file's new pass begins, which waits for the answer."""
+        before, began = up.of()["spec_generation"], time.monotonic()
+        up.write(resource(prefetch=prefetch))
+        await up.until("the edit", lambda: up.of()["spec_generation"] != before)
+        return time.monotonic() - began
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await noticed_after(11)
+        # A pass waits for five seconds. One of three tries is not held up by a busy machine.
+        took = [await noticed_after(12)]
+        while len(took) < 3 and took[-1] > 2.5:
+            took.append(await noticed_after(12 + len(took)))
+        assert took[-1] < 2.5, took
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert await up.stop() == 0
 
 
 async def test_ctrl_c_lets_running_jobs_finish(up: Up, jobs: Jobs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import time
@@ -111,6 +112,9 @@ def test_every_command_on_one_queue(place: Place) -> None:
     assert "holds nothing private" in place.command("verify-empty", "q", "--quiet-seconds", "0.5")
     [dead] = json.loads(place.command("inspect", "q", "--retained", "5", "--json"))["retained"]["dead"]
     assert (dead["why"], dead["attempts"]) == ("exhausted", 1)
+    shown = place.command("inspect", "q")
+    assert re.search(r"failed +-  counted among the dead; --retained tells them apart", shown)
+    assert re.search(r"dead +1  given up", shown)
     assert "exhausted" in place.command("explain", "q", dead["pid"])
 
     place.command("fence", "q", "--revision", "r1", "--reason", "being rolled back")
@@ -173,6 +177,7 @@ def test_a_worker_that_slept_past_the_ack_wait_settles_nothing_of_others(place: 
     gate.touch()
     other.wait_for_counts(committed=1)
     sleeper.wait_for_counts(superseded=1, committed=0)
+    assert "had taken the message over" not in sleeper.transcript(), "nobody can know that here"
     assert place.reading().success == 1
     assert (sleeper.stop(), other.stop()) == (0, 0)
 
@@ -235,11 +240,46 @@ def test_a_worker_goes_on_after_its_server_was_killed(place: Place) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["idle", "settling"])
+def test_a_worker_whose_server_is_frozen_is_not_ready(full: bool, place: Place) -> None:
+    gate = place.directory / "gate"
+    worker = place.run().consuming()
+    if full:
+        place.publish(*({"n": n, "wait": str(gate)} for n in range(20)))
+        worker.wait_for_counts(running=4, waiting=16)
+    os.kill(place.server.pid, signal.SIGSTOP)
+    gate.touch()
+    try:
+        wait_until(lambda: "has not answered for" in worker.get("/readyz")[1], "what it lacks")
+    finally:
+        os.kill(place.server.pid, signal.SIGCONT)
+    worker.consuming()
+    place.publish({"n": 100})
+    wait_until(lambda: "100" in worker.wrote(), "work after it")
+    assert worker.stop() == 0
+
+
 def test_an_ack_wait_below_the_renewal_is_refused_at_the_start(place: Place) -> None:
     place.provision(ack_wait=5)
     worker = place.run(admin=False)
     assert worker.ended() == 3
     assert "takes work back after 5 s" in worker.transcript()
+
+
+def test_an_account_without_jetstream_is_refused_at_the_start(tmp_path: Path) -> None:
+    with EmbeddedNats(config="accounts { A { users: [{user: a, password: a}] } }") as server:
+        env = environment(server.url.replace("//", "//a:a@"), "utopia-queue")
+        worker = RunningWorker(tmp_path, SOURCE, env, admin=False)
+        assert worker.ended() == 3
+    assert "`jetstream: enabled`" in worker.transcript()
+
+
+def test_the_line_of_a_file_that_is_too_large_is_named(place: Place) -> None:
+    file = place.directory / "events.jsonl"
+    file.write_text("\n".join(["1", "", "2", json.dumps("x" * 2**20), "3"]))
+    told = place.command("publish", "q", "--file", str(file), code=2)
+    assert re.match(r"Error: line 4: the payload has 1048578 bytes", told)
+    assert place.reading().ready == 0
 
 
 def test_provisioning_is_for_nats_only() -> None:

@@ -61,8 +61,8 @@ def test_it_learns_of_it_within_a_renewal(cancel: bool, plain: bool, bench: Benc
     (pid,) = bench.publish("q", '"one"')
     wait_until(lambda: "began-one" in worker.wrote(), "a running handler")
     taken_over(bench)
-    worker.wait_for("another worker has taken over what jobs.long still works on")
-    assert worker.said("has taken over", message_id=pid, level="warning")
+    worker.wait_for("what jobs.long still works on is no longer this worker's")
+    assert worker.said("no longer this worker", message_id=pid, level="warning")
     worker.wait_for_counts(superseded=1, running=0, unconfirmed=0, committed=0)
     assert bench.succeeded() == 0
     assert bench.client.hget(bench.key("owners"), pid).startswith("r2 "), "nothing of the other's is touched"
@@ -73,7 +73,7 @@ def test_it_learns_of_it_within_a_renewal(cancel: bool, plain: bool, bench: Benc
     ends = ["cancelled-one"] if cancel else ["saw-one", "returned-one"]
     assert worker.wrote() == ["began-one", *ends, "began-two", "returned-two"]
     assert worker.stop() == 0
-    assert len(worker.said("has taken over")) == 1
+    assert len(worker.said("no longer this worker")) == 1
 
 
 def test_only_what_can_be_cancelled_may_ask_for_it() -> None:

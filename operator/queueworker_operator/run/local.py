@@ -81,6 +81,8 @@ class Local:
         self._embedded = EmbeddedBrokers(self._say)
         self._credentials = Credentials(options.state_dir)
         self._wake, self._stop, self._force = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        #: Set by a change of the file and by a signal: what is under way makes room for it.
+        self._hurry = asyncio.Event()
         self._host = Host(
             cwd=Path.cwd(),
             ports=Ports(options.admin_port_base),
@@ -169,8 +171,9 @@ class Local:
                 return
             self._text = None
             self._complain({line for r in self._resources.values() for line in r.refuse("", str(error))})
-            return
-        await self._take(text, file)
+        else:
+            await self._take(text, file)
+        self._write_state()  # a pass may take a while from here
 
     async def _take(self, text: str, file: LocalFile) -> None:
         self._text = text
@@ -206,6 +209,7 @@ class Local:
                 step=20,
             ):
                 self._wake.set()
+                self._hurry.set()
 
     # -- brokers -----------------------------------------------------------------------------------
 
@@ -260,13 +264,27 @@ class Local:
 
     async def _pass(self, session: aiohttp.ClientSession) -> None:
         self._embedded.keep()
+        self._hurry.clear()
         await self._read_file()
         for name, resource in list(self._resources.items()):
-            await resource.step(session)
+            await self._step(resource, session)
             if resource.gone:
                 del self._resources[name]
                 self._text = self._text if name not in self._file.resources else None
         self._write_state()
+
+    async def _step(self, resource: LocalResource, session: aiohttp.ClientSession) -> None:
+        """One pass of a resource. A broker or a worker that does not answer may hold it up for seconds; a
+        change of the file and a signal do not wait for that, since every step of it may be repeated."""
+        step, hurry = asyncio.ensure_future(resource.step(session)), asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((step, hurry), return_when=asyncio.FIRST_COMPLETED)
+            if step.done():
+                step.result()
+        finally:
+            for task in (step, hurry):
+                task.cancel()
+            await asyncio.gather(step, hurry, return_exceptions=True)
 
     def _starting(self) -> bool:
         groups = [group for r in self._resources.values() for group in r.groups.values()]
@@ -279,6 +297,7 @@ class Local:
             self._force.set()
         self._stop.set()
         self._wake.set()
+        self._hurry.set()
 
     async def _drain(self) -> int:
         self._phase = "stopping"
