@@ -80,11 +80,7 @@ def test_the_example_is_accepted_and_defaulted(server: Kubectl) -> None:
     example = yaml.safe_load(Path("examples/queueworker.yaml").read_text())
     assert apply(server, example) == ""
     spec = server.json("get", "queueworker", example["metadata"]["name"])["spec"]
-    assert (spec["shutdownSeconds"], spec["progressDeadlineSeconds"], spec["strategy"]) == (
-        30,
-        600,
-        "Rolling",
-    )
+    assert (spec["shutdownSeconds"], spec["progressDeadlineSeconds"]) == (30, 600)
     assert spec["broker"]["redis"]["keyNamespace"] == "utopia-queue"
     assert spec["template"] == example["spec"]["template"]
 

@@ -6,9 +6,18 @@ from queueworker_operator.plan import actions as act
 from tests.operator.resources import OLD, V1, V2, V3
 
 
+class Names(dict[str, str]):
+    """Revisions in words; an arm is its version and its prefetch, such as v2-p8."""
+
+    def __missing__(self, name: str) -> str:
+        version, _, prefetch = name.rpartition("-p")
+        known = next(word for full, word in self.items() if full.startswith(f"{version}-p"))
+        return f"{known}-p{prefetch}"
+
+
 def steps(decided: act.Plan) -> list[str]:
     """The actions on workers and finalizers, in order, in words."""
-    names = {V1.name: "v1", V2.name: "v2", V3.name: "v3", OLD.name: "old"}
+    names = Names({V1.name: "v1", V2.name: "v2", V3.name: "v3", OLD.name: "old"})
     words = []
     for action in decided.actions:
         match action:

@@ -12,6 +12,8 @@ CLUSTER = {"url": "redis://redis:6379", "topology": "Cluster"}
 NATS = {"url": "nats://nats:4222"}
 SENTINEL = {"url": "rediss+sentinel://a:26379,b:26379/main", "topology": "Sentinel"}
 
+SCALE = {"setCanaryScale": {"replicas": 1}}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -36,6 +38,11 @@ def on_nats(**more: Any) -> dict[str, Any]:
 
 def tagged(namespace: str) -> dict[str, Any]:
     return body(spec__broker__redis=CLUSTER | {"keyNamespace": namespace})
+
+
+def in_steps(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A canary whose first step is as it should be."""
+    return body(spec__rollout={"strategy": "Canary", "steps": [SCALE, *steps]}, **more)
 
 
 CASES = (
@@ -93,6 +100,32 @@ CASES = (
         body(spec__shutdownSeconds=3600),
         body(spec__shutdownSeconds=31, spec__template=template("i", terminationGracePeriodSeconds=31)),
     ),
+    Case("canary-steps", in_steps(), body(spec__rollout={"strategy": "Canary"})),
+    Case(
+        "canary-steps",
+        body(spec__rollout={}),
+        body(spec__rollout={"strategy": "Canary", "steps": [{"setPrefetch": 100}, SCALE]}),
+    ),
+    Case(
+        "steps-need-canary",
+        body(spec__rollout={"strategy": "Manual"}),
+        body(spec__rollout={"strategy": "Manual", "steps": [SCALE]}),
+    ),
+    Case("one-verb", in_steps({"pause": {}}), in_steps({})),
+    Case("one-verb", in_steps({"setPrefetch": 100}), in_steps({"setPrefetch": 100, "pause": {}})),
+    Case("one-scale", in_steps({"setCanaryScale": {"percent": 50}}), in_steps({"setCanaryScale": {}})),
+    Case("one-scale", in_steps(), in_steps({"setCanaryScale": {"percent": 50, "replicas": 1}})),
+    Case(
+        "arm-prefetch",
+        in_steps({"setPrefetch": 4}, {"setPrefetch": 100}),
+        in_steps({"setPrefetch": 3}, {"setPrefetch": 100}),
+    ),
+    Case("promoted-prefetch", in_steps({"setPrefetch": 100}), in_steps({"setPrefetch": 99})),
+    Case(
+        "promoted-prefetch",
+        in_steps({"setPrefetch": 4}, spec__prefetch=None),
+        in_steps({"setPrefetch": 8}, spec__prefetch=None),
+    ),
 )
 
 CHANGES = (
@@ -136,7 +169,16 @@ MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("spec.replicas", body(spec__replicas=10001)),
     ("spec.shutdownSeconds", body(spec__shutdownSeconds=0)),
     ("spec.progressDeadlineSeconds", body(spec__progressDeadlineSeconds=29)),
-    ("spec.strategy", body(spec__strategy="Canary")),
+    ("spec.rollout.strategy", body(spec__rollout={"strategy": "AllAtOnce"})),
+    ("spec.rollout.steps", body(spec__rollout={"strategy": "Canary", "steps": []})),
+    ("spec.rollout.steps", in_steps(*[{"pause": {}}] * 20)),
+    ("spec.rollout.steps.1.setPrefetch", in_steps({"setPrefetch": 0})),
+    ("spec.rollout.steps.1.setCanaryScale.percent", in_steps({"setCanaryScale": {"percent": 101}})),
+    ("spec.rollout.steps.1.setCanaryScale.replicas", in_steps({"setCanaryScale": {"replicas": 0}})),
+    ("spec.rollout.steps.1.pause.durationSeconds", in_steps({"pause": {"durationSeconds": 0}})),
+    ("spec.hold.reason", body(spec__hold={})),
+    ("spec.revokedVersions", body(spec__revokedVersions=["h1-00000000"] * 51)),
+    ("spec.request.action", body(spec__request={"id": "1", "action": "Rollback"})),
     ("spec.broker.redis.topology", body(spec__broker__redis__topology="Dragonfly")),
     ("spec.broker.redis.url", body(spec__broker__redis__url="")),
     ("spec.broker.nats.url", on_nats(url="")),

@@ -100,6 +100,13 @@ def test_a_stable_revision_that_is_gone_cannot_be_made_anew() -> None:
     assert stalled.reason == "StableMissing"
 
 
+def test_without_the_stable_revision_there_is_nothing_to_go_back_to() -> None:
+    """As when the operator died after it had deleted the last of it and before it could write so."""
+    decided = look(asks("Abort", "1", on("v1", "v2")), seen(V2, 2))
+    assert "RequestIgnored" in told(decided)
+    assert decided.status.stable == V2.as_stable()
+
+
 def test_a_crash_before_the_status_is_written_repeats_the_same() -> None:
     resource = asks("Abort", "1", on("v1", "v2"))
     first, second = look(resource, *HALF_WAY), look(resource, *HALF_WAY)

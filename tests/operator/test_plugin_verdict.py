@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from queueworker_operator.api.reasons import ConditionReason as R
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import Condition, QueueWorkerStatus, RolloutStatus
 from queueworker_operator.cli.seen import Seen
+from queueworker_operator.cli.tree import tree
 from queueworker_operator.cli.verdict import Answer, verdict, verdict_as_json, verdict_as_text
 from tests.operator.resources import START, after
 
@@ -75,6 +79,17 @@ def seen(conditions: dict[str, tuple[str, str]], *, generation: int = 3, observe
         ),
         ({"Ready": ("False", R.PAUSED)}, Answer.BLOCKED, 4, "Paused"),
         ({"Ready": ("False", R.ROLLOUT_ABORTED)}, Answer.BLOCKED, 4, "RolloutAborted"),
+        ({"Ready": ("False", R.PAUSE_STEP)}, Answer.BLOCKED, 4, "PauseStep"),
+        ({"Ready": ("False", R.WAITING_FOR_PROMOTION)}, Answer.BLOCKED, 4, "WaitingForPromotion"),
+        ({"Ready": ("False", R.HELD)}, Answer.BLOCKED, 4, "Held"),
+        ({"Ready": ("False", R.VERSION_REVOKED)}, Answer.BLOCKED, 4, "VersionRevoked"),
+        ({"Ready": ("False", R.NO_WORKERS_WANTED)}, Answer.BLOCKED, 4, "NoWorkersWanted"),
+        (
+            {"Ready": ("False", R.TIMED_PAUSE), "Reconciling": ("True", R.TIMED_PAUSE)},
+            Answer.WAITING,
+            3,
+            "TimedPause",
+        ),
         ({"Ready": ("False", R.TARGET_FENCED)}, Answer.BLOCKED, 4, "TargetFenced"),
         ({"Ready": ("False", R.PAUSED), "Reconciling": ("True", R.PAUSED)}, Answer.BLOCKED, 4, "Paused"),
         ({"Ready": ("False", R.DEGRADED)}, Answer.WAITING, 3, "Degraded"),
@@ -120,3 +135,17 @@ def test_what_else_is_off_is_told_beside_the_answer() -> None:
     said: dict[str, Any] = verdict_as_json(one, found)
     assert (said["answer"], said["code"], said["stage"]) == ("settled", 0, "Promoting")
     assert [each["type"] for each in said["besides"]] == ["BrokerReachable", "PlacementValid"]
+
+
+def test_the_step_of_a_canary_is_told() -> None:
+    at = RolloutStatus(target="r2", stage=Stage.PAUSED, started_at=START, step="3/8", attempt=2)
+    one = seen({"Ready": ("False", R.PAUSE_STEP)})
+    one = replace(one, status=one.status.model_copy(update={"rollout": at}))
+    found = verdict(one)
+    text = "\n".join(verdict_as_text(one, found, after(200)))
+    assert "Paused to r2, step 3/8 of attempt 2, for 3 min" in text
+    said = verdict_as_json(one, found)
+    assert (said["step"], said["attempt"]) == ("3/8", 2)
+    console = Console(width=110, record=True, file=StringIO())
+    console.print(tree(one))
+    assert "stage Paused to r2, step 3/8, attempt 2" in console.export_text()

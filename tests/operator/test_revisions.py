@@ -62,7 +62,7 @@ def test_what_goes_into_pods_makes_another_version(change: dict[str, Any]) -> No
         {"spec__prefetch": 50},
         {"spec__replicas": 9},
         {"spec__progressDeadlineSeconds": 60},
-        {"spec__strategy": "Rolling"},
+        {"spec__rollout": {"strategy": "Manual"}},
         {"spec__broker__redis__topology": "Standalone"},
     ],
     ids=lambda change: next(iter(change)),

@@ -8,7 +8,7 @@ older version of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from queueworker_operator.act.children import owner_reference, render
 from queueworker_operator.act.events import post
 from queueworker_operator.act.status import status_patch
 from queueworker_operator.api.names import FINALIZER
+from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus
 from queueworker_operator.apiserver import (
     ApiServer,
@@ -96,16 +97,20 @@ class Executor:
         for action in actions:
             await self._do(action)
 
-    async def put_back(self, verified: Verified | None) -> Verified | None:
-        """Undo what somebody else changed in the template or the labels of the target's Deployment.
+    async def put_back(self, verified: Mapping[str, Verified]) -> dict[str, Verified]:
+        """Undo what somebody else changed in the template or the labels of a Deployment that the spec asks
+        for: the target's, and those of the arms of a canary.
 
-        `verified` says when that was last found as we made it, so that a child nobody touched costs nothing;
-        the answer is what to pass next time. A child that another version of the operator rendered is left as
-        it is: a template is never changed under running pods.
+        `verified` says, by Deployment, when it was last found as we made it, so that a child nobody touched
+        costs nothing; the answer is what to pass next time. A child that another version of the operator
+        rendered is left as it is: a template is never changed under running pods.
         """
-        target = self.look.target
-        child = self.look.children.get(target.deployment) if target else None
-        if target is None or child is None or child.facts.conflict or not child.facts.owned:
+        found = {name: await self._put_back(one, verified.get(name)) for name, one in self.look.made.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    async def _put_back(self, target: Revision, verified: Verified | None) -> Verified | None:
+        child = self.look.children.get(target.deployment)
+        if child is None or child.facts.conflict or not child.facts.owned:
             return verified
         now = Verified(child.uid, int(child.body["metadata"]["generation"]))
         if verified == now and not child.mislabelled:

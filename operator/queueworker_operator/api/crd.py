@@ -31,6 +31,7 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Broker", "string", ".status.broker.type", 0),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0),
     ("Stage", "string", ".status.rollout.stage", 0),
+    ("Step", "string", ".status.rollout.step", 0),
     ("Prefetch", "integer", ".status.stable.prefetch", 0),
     ("Desired", "integer", ".spec.replicas", 0),
     ("Available", "integer", ".status.availableReplicas", 0),

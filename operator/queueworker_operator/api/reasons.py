@@ -65,7 +65,14 @@ class ConditionReason(StrEnum):
     BROKER_UNREACHABLE = "BrokerUnreachable"
 
     PAUSED = "Paused"
+    HELD = "Held"
     ROLLOUT_ABORTED = "RolloutAborted"
+    VERSION_REVOKED = "VersionRevoked"
+    WAITING_FOR_PROMOTION = "WaitingForPromotion"
+    PAUSE_STEP = "PauseStep"
+    TIMED_PAUSE = "TimedPause"
+    SUPERSEDED = "Superseded"
+    NO_WORKERS_WANTED = "NoWorkersWanted"
     STABLE_MISSING = "StableMissing"
     WAITING_FOR_RECEIVER = "WaitingForReceiver"
     TARGET_FENCED = "TargetFenced"
@@ -90,6 +97,8 @@ class EventReason(StrEnum):
     """Posted once per transition on the QueueWorker."""
 
     ROLLOUT_STARTED = "RolloutStarted"
+    STEP_COMPLETED = "StepCompleted"
+    STEPS_RESTARTED = "StepsRestarted"
     PROMOTED = "Promoted"
     ROLLBACK_STARTED = "RollbackStarted"
     RECEIVING_STOPPED = "ReceivingStopped"
@@ -122,6 +131,9 @@ class Stage(StrEnum):
 
     IDLE = "Idle"
     VALIDATING = "Validating"
+    CANARY_SCALING = "CanaryScaling"
+    ARM_CHANGING = "ArmChanging"
+    PAUSED = "Paused"
     PROMOTING = "Promoting"
     STOP_RECEIVING = "StopReceiving"
     DRAIN_OUTSTANDING = "DrainOutstanding"
@@ -130,6 +142,9 @@ class Stage(StrEnum):
     RETIRE = "Retire"
     DELETING = "Deleting"
 
+
+#: Those in which a canary runs beside the stable revision.
+CANARY_STAGES = (Stage.CANARY_SCALING, Stage.ARM_CHANGING, Stage.PAUSED)
 
 #: The guarded way of a revision out of service, in order.
 WAY_OUT = (

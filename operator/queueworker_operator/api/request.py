@@ -13,6 +13,8 @@ from queueworker_operator.api.schema import Model
 class RequestAction(StrEnum):
     ABORT = "Abort"
     RETRY = "Retry"
+    PROMOTE = "Promote"
+    SKIP_STEP = "SkipStep"
 
 
 class Request(Model):
@@ -23,5 +25,6 @@ class Request(Model):
     ] = Field(description="Another one for each request, such as a date and a number.")
     action: RequestAction = Field(
         description="Abort takes the change back to the stable revision by the guarded way and leaves the "
-        "rest of the spec as it is. Retry brings out what was aborted after all."
+        "rest of the spec as it is. Retry brings out what was aborted after all. Promote ends the steps of a "
+        "canary, or the waiting of the strategy Manual. SkipStep ends a step that waits."
     )

@@ -74,9 +74,12 @@ def revision_name(version: str, prefetch: int) -> str:
     return f"{version}-p{prefetch}"
 
 
-def revision_of(worker: str, spec: QueueWorkerSpec) -> Revision:
-    """The revision that a spec asks for. `worker` is the QueueWorker's name."""
-    version, prefetch = version_of(spec), spec.effective_prefetch
+def revision_of(worker: str, spec: QueueWorkerSpec, prefetch: int | None = None) -> Revision:
+    """The revision that a spec asks for, or the same version with another prefetch. `worker` is the
+    QueueWorker's name."""
+    version = version_of(spec)
+    if prefetch is None:
+        prefetch = spec.effective_prefetch
     return Revision(
         name=revision_name(version, prefetch),
         version=version,
@@ -89,6 +92,13 @@ def revision_of(worker: str, spec: QueueWorkerSpec) -> Revision:
         template=spec.template,
         protocol=spec.protocol,
     )
+
+
+def arms_of(worker: str, spec: QueueWorkerSpec) -> tuple[Revision, ...]:
+    """The other revisions that the steps of a canary go through, each once."""
+    settings = dict.fromkeys(step.set_prefetch for step in spec.steps if step.set_prefetch is not None)
+    settings.pop(spec.effective_prefetch, None)
+    return tuple(revision_of(worker, spec, prefetch) for prefetch in settings)
 
 
 def _settings(broker: Broker, exclude: Any = None) -> dict[str, Any]:

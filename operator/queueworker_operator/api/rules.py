@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
 
 #: 32 and `-77ab01c3` and `-p1000` make 47: room for the 10 and 5 characters that a ReplicaSet and a pod add.
@@ -95,6 +96,22 @@ def _some_tls(name: str, spec: QueueWorkerSpec) -> bool:
 def _grace(name: str, spec: QueueWorkerSpec) -> bool:
     given = spec.template["spec"].get("terminationGracePeriodSeconds")
     return given is None or given > spec.shutdown_seconds
+
+
+def _begins_with_a_scale(name: str, spec: QueueWorkerSpec) -> bool:
+    return spec.strategy is not Strategy.CANARY or (
+        bool(spec.steps) and spec.steps[0].set_canary_scale is not None
+    )
+
+
+def _one_scale(name: str, spec: QueueWorkerSpec) -> bool:
+    scales = [step.set_canary_scale for step in spec.steps]
+    return all(s is None or (s.replicas is None) != (s.percent is None) for s in scales)
+
+
+def _measures_what_is_promoted(name: str, spec: QueueWorkerSpec) -> bool:
+    arms = {step.set_prefetch for step in spec.steps} - {None}
+    return not arms or spec.effective_prefetch in arms
 
 
 def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
@@ -217,6 +234,59 @@ RULES: tuple[Rule, ...] = (
         "shutdownSeconds, or leave it out",
         "spec.template.spec.terminationGracePeriodSeconds",
         _grace,
+    ),
+    Rule(
+        "canary-steps",
+        "spec.rollout",
+        "self.strategy != 'Canary' || (has(self.steps) && has(self.steps[0].setCanaryScale))",
+        "strategy Canary needs steps, and the first of them is setCanaryScale",
+        "spec.rollout.steps",
+        _begins_with_a_scale,
+    ),
+    Rule(
+        "steps-need-canary",
+        "spec.rollout",
+        "self.strategy == 'Canary' || !has(self.steps)",
+        "only strategy Canary has steps: set it, or remove the steps",
+        "spec.rollout.strategy",
+        lambda name, spec: spec.strategy is Strategy.CANARY or not spec.steps,
+    ),
+    Rule(
+        "one-verb",
+        "spec.rollout",
+        "!has(self.steps) || self.steps.all(s, "
+        "[has(s.setCanaryScale), has(s.setPrefetch), has(s.pause)].filter(x, x).size() == 1)",
+        "a step has exactly one of setCanaryScale, setPrefetch and pause",
+        "spec.rollout.steps",
+        lambda name, spec: all(step.verbs == 1 for step in spec.steps),
+    ),
+    Rule(
+        "one-scale",
+        "spec.rollout",
+        "!has(self.steps) || self.steps.all(s, !has(s.setCanaryScale) || "
+        "has(s.setCanaryScale.replicas) != has(s.setCanaryScale.percent))",
+        "setCanaryScale has exactly one of replicas and percent",
+        "spec.rollout.steps",
+        _one_scale,
+    ),
+    Rule(
+        "arm-prefetch",
+        "spec",
+        "!has(self.rollout) || !has(self.rollout.steps) || self.rollout.steps.all(s, "
+        "!has(s.setPrefetch) || s.setPrefetch >= self.coroutines)",
+        "no step may set a prefetch below coroutines: raise it, or lower coroutines",
+        "spec.rollout.steps",
+        lambda name, spec: all((s.set_prefetch or spec.coroutines) >= spec.coroutines for s in spec.steps),
+    ),
+    Rule(
+        "promoted-prefetch",
+        "spec",
+        "!has(self.rollout) || !has(self.rollout.steps) || "
+        "!self.rollout.steps.exists(s, has(s.setPrefetch)) || self.rollout.steps.exists(s, "
+        "has(s.setPrefetch) && s.setPrefetch == (has(self.prefetch) ? self.prefetch : self.coroutines))",
+        "the prefetch to promote (prefetch, or coroutines where it is left out) must be one that a step sets",
+        "spec.rollout.steps",
+        _measures_what_is_promoted,
     ),
 )
 

@@ -16,6 +16,7 @@ from pydantic.config import JsonDict
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.request import Request
+from queueworker_operator.api.rollout import Hold, Rollout, Step, Strategy
 from queueworker_operator.api.schema import Int32, Int64, SecretRef
 from queueworker_operator.api.schema import Model as _Model
 from queueworker_operator.api.template import Template
@@ -117,10 +118,6 @@ class Broker(_Model):
         return self.redis if self.nats is None else self.nats
 
 
-class Strategy(StrEnum):
-    ROLLING = "Rolling"
-
-
 class Protocol(StrEnum):
     RESERVATION = "Reservation"
     LEGACY = "Legacy"
@@ -163,10 +160,7 @@ class QueueWorkerSpec(_Model):
     progress_deadline_seconds: Annotated[Int32, Field(ge=30, le=86400)] = Field(
         default=600, description="Seconds without progress after which a change is reported as Stalled."
     )
-    strategy: Strategy = Field(
-        default=Strategy.ROLLING,
-        description="How a change is brought out. Rolling: surge the new revision, then drain the old one.",
-    )
+    rollout: Rollout | None = Field(default=None, description="How a change is brought out.")
     request: Request | None = Field(
         default=None, description="What is asked of the change that is under way; done once for each id."
     )
@@ -174,6 +168,19 @@ class QueueWorkerSpec(_Model):
         default=False,
         description="Stops a change forward where it is; what runs goes on. The way back, a new number of "
         "replicas and a deletion are not stopped.",
+    )
+    hold: Hold | None = Field(
+        default=None,
+        description="No change may begin while this is there. What has begun goes on; the way back and a "
+        "deletion are not stopped.",
+    )
+    revoked_versions: Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field(max_length=50)] = (
+        Field(
+            default=(),
+            description="Versions known to be bad, such as h1-5d0c1f9a: none of them is brought out, and one "
+            "that is being brought out goes back by the guarded way.",
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        )
     )
     protocol: Protocol = Field(
         default=Protocol.RESERVATION,
@@ -189,6 +196,16 @@ class QueueWorkerSpec(_Model):
     def effective_prefetch(self) -> int:
         """prefetch, or coroutines when it was left out."""
         return self.coroutines if self.prefetch is None else self.prefetch
+
+    @property
+    def strategy(self) -> Strategy:
+        """rollout.strategy, or its default."""
+        return (self.rollout or Rollout()).strategy
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """rollout.steps; empty where there are none."""
+        return (self.rollout.steps if self.rollout else None) or ()
 
     @property
     def quiet_seconds(self) -> int:
@@ -235,6 +252,17 @@ class RolloutStatus(_Tolerant):
     stage: Stage = Field(default=Stage.IDLE, description="Where the change stands. Display and resume data.")
     started_at: Timestamp | None = Field(default=None, description="When the change began.")
     progressed_at: Timestamp | None = Field(default=None, description="When the change last got further.")
+    step: Annotated[str, Field(max_length=16)] | None = Field(
+        default=None,
+        description="Of a canary: the step that is not finished yet, and how many there are, such as 5/12.",
+    )
+    attempt: Int32 | None = Field(
+        default=None, description="Of a canary: how often its steps were begun, the first time included."
+    )
+    steps_hash: Annotated[str, Field(max_length=16)] | None = Field(
+        default=None, description="Of a canary: which steps these are. Other steps begin at the first again."
+    )
+    step_started_at: Timestamp | None = Field(default=None, description="Of a canary: when the step began.")
     leaving: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="The revision that is on its way out, during the guarded stages."
     )
@@ -248,6 +276,7 @@ class RolloutStatus(_Tolerant):
 
 class Role(StrEnum):
     STABLE = "Stable"
+    CANARY = "Canary"
     TARGET = "Target"
     LEAVING = "Leaving"
 
@@ -258,7 +287,7 @@ class RevisionStatus(_Tolerant):
     name: Annotated[str, Field(max_length=63)] = Field(description="Name of the revision.")
     version: Annotated[str, Field(max_length=63)] = Field(description="Its version.")
     deployment: Annotated[str, Field(max_length=63)] = Field(description="Its Deployment or process group.")
-    role: Role = Field(description="Stable, Target or Leaving.")
+    role: Role = Field(description="Stable, Canary, Target or Leaving.")
     replicas: Int32 = Field(description="Workers alive, those that are stopping included.")
     ready_replicas: Int32 = Field(description="Workers that are ready.")
     prefetch: Int32 = Field(description="Its prefetch.")
@@ -305,6 +334,10 @@ class QueueWorkerStatus(_Tolerant):
     )
     aborted: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="The revision that the spec asks for and that a request aborted."
+    )
+    promoted: Annotated[str, Field(max_length=63)] | None = Field(
+        default=None,
+        description="The revision that takes over: its steps are done, or a request promoted it.",
     )
     rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
     revisions: Annotated[tuple[RevisionStatus, ...], Field(max_length=20)] = Field(

@@ -31,6 +31,8 @@ def tree(seen: Seen) -> Tree:
     rollout = seen.status.rollout
     stage = rollout.stage if rollout else Stage.IDLE
     where = f"stage {stage}" + (f" to {rollout.target}" if rollout and stage is not Stage.IDLE else "")
+    if rollout and rollout.step:
+        where += f", step {rollout.step}, attempt {rollout.attempt}"
     if seen.queue:
         where = f"queue {seen.queue}, {where}"
     grown.add(Text(where + (", is being deleted" if seen.deleting else "")))

@@ -34,6 +34,11 @@ _GOING_ON = (
 #: Those that end only when a person edits the resource.
 _BY_HAND = (
     ConditionReason.PAUSED,
+    ConditionReason.PAUSE_STEP,
+    ConditionReason.WAITING_FOR_PROMOTION,
+    ConditionReason.HELD,
+    ConditionReason.VERSION_REVOKED,
+    ConditionReason.NO_WORKERS_WANTED,
     ConditionReason.ROLLOUT_ABORTED,
     ConditionReason.STABLE_MISSING,
     ConditionReason.TARGET_FENCED,
@@ -118,6 +123,8 @@ def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
         "message": found.message,
         "stage": (rollout.stage if rollout else Stage.IDLE).value,
         "target": rollout.target if rollout else None,
+        "step": rollout.step if rollout else None,
+        "attempt": rollout.attempt if rollout else None,
         "besides": [one.model_dump(mode="json", by_alias=True) for one in found.besides],
     }
 
@@ -128,8 +135,9 @@ def verdict_as_text(seen: Seen, found: Verdict, now: datetime) -> list[str]:
     rollout = seen.status.rollout
     if rollout is not None and rollout.target and rollout.started_at is not None:
         progress = rollout.progressed_at or rollout.started_at
+        step = f", step {rollout.step} of attempt {rollout.attempt}," if rollout.step else ""
         lines.append(
-            f"  {rollout.stage} to {rollout.target} for {_ago(now, rollout.started_at)},"
+            f"  {rollout.stage} to {rollout.target}{step} for {_ago(now, rollout.started_at)},"
             f" last got further {_ago(now, progress)} ago"
         )
     for one in found.besides:

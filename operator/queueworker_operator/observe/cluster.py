@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from queueworker_operator.api.names import selector
-from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.revisions import Revision, arms_of, broker_identity, revision_of
 from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
 from queueworker_operator.observe.access import Access
@@ -30,8 +30,9 @@ class Look:
     facts: Facts
     #: By the name of the Deployment.
     children: Mapping[str, Child]
-    #: What the spec asks for; None when it cannot be read.
-    target: Revision | None
+    #: What the spec asks for, by the name of the Deployment: the target and, in a change, the arms of its
+    #: canary. Empty when the spec cannot be read.
+    made: Mapping[str, Revision]
     #: How the broker is reached; None when that is not known.
     access: Access | None = field(default=None, repr=False)
 
@@ -52,33 +53,47 @@ async def look(
     """
     usable = isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None
     target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
+    made = {one.deployment: one for one in (target, *_arms(resource)) if one is not None}
     (children, observed_at), (broker, queue, access) = await asyncio.gather(
-        _workers(api, resource.metadata, target, clock),
+        _workers(api, resource.metadata, made, clock),
         _broker(api, checks, queues, resource, usable, clock),
     )
-    refusals: tuple[Refusal, ...] = ()
-    if usable and target is not None and target.deployment not in children:
+    missing = {one.name for one in made.values() if one.deployment not in children}
+    refusal = remembered if remembered and remembered.revision in missing else None
+    if usable and target is not None and target.name in missing:
         assert isinstance(resource, QueueWorker)
         replicas = resource.spec.replicas
         tried = await _try(api, resource.metadata, target, render(resource.metadata, target, replicas))
-        refusal = tried or (remembered if remembered and remembered.revision == target.name else None)
-        refusals = (refusal,) if refusal else ()
+        refusal = tried or refusal
+    refusals = (refusal,) if usable and refusal else ()
     revisions = tuple(child.facts for child in children.values())
     facts = Facts(Workers(revisions, observed_at, refusals), broker, queue)
-    return Look(facts, children, target, access)
+    return Look(facts, children, made, access)
+
+
+def _arms(resource: QueueWorker | InvalidQueueWorker) -> tuple[Revision, ...]:
+    """What the steps of a change may still ask for, while one is under way."""
+    if not isinstance(resource, QueueWorker) or resource.metadata.deletion_timestamp is not None:
+        return ()
+    stable, wanted = resource.status.stable, revision_of(resource.metadata.name, resource.spec)
+    if stable is not None and stable.revision == wanted.name:
+        return ()
+    return arms_of(resource.metadata.name, resource.spec)
 
 
 async def _workers(
-    api: ApiServer, owner: Metadata, target: Revision | None, clock: Callable[[], datetime]
+    api: ApiServer, owner: Metadata, made: Mapping[str, Revision], clock: Callable[[], datetime]
 ) -> tuple[dict[str, Child], datetime]:
+    """`made` are the revisions that we would make, by the name of the Deployment."""
     observed_at = clock()
     # Deployments first: a pod that is made in between counts as one too many, never as one too few.
     bodies = [body async for body in api.each(deployments(owner.namespace), selector(owner.name))]
-    if target is not None and all(b["metadata"]["name"] != target.deployment for b in bodies):
-        unlabelled = await api.find(deployments(owner.namespace, target.deployment))
+    there = {body["metadata"]["name"] for body in bodies}
+    for name in made.keys() - there:
+        unlabelled = await api.find(deployments(owner.namespace, name))
         bodies += [unlabelled] if unlabelled else []
     running = [_needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
-    found = [child_of(body, owner, target, running) for body in bodies]
+    found = [child_of(body, owner, made.get(body["metadata"]["name"]), running) for body in bodies]
     return {child.facts.deployment: child for child in found if child}, observed_at
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, ConditionType, EventReason, Stage
-from queueworker_operator.api.types import Condition, QueueWorkerStatus
+from queueworker_operator.api.reasons import (
+    CANARY_STAGES,
+    WAY_OUT,
+    ConditionReason,
+    ConditionType,
+    EventReason,
+    Stage,
+)
+from queueworker_operator.api.types import Condition, QueueWorkerStatus, Role
 from queueworker_operator.plan.actions import EmitEvent
 
 #: Stalled for these reasons is posted; what is wrong with the broker is posted from its own conditions.
@@ -43,12 +50,20 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
             text = f"{new.target} is brought out{beside}: new workers first, then the old ones are drained."
             if after.stable and after.stable.revision == new.target:
                 text = f"Back to {new.target}: the workers of other revisions are drained."
+            elif old and old.target == new.target and old.stage in CANARY_STAGES:
+                text = f"{new.target} takes over{beside}: its steps are over."
             yield EmitEvent(EventReason.ROLLOUT_STARTED, "Normal", text, f"started:{key}")
+        elif new.stage in CANARY_STAGES and (
+            old is None or old.target != new.target or old.stage not in CANARY_STAGES
+        ):
+            text = f"{new.target} is brought out as a canary, in steps."
+            yield EmitEvent(EventReason.ROLLOUT_STARTED, "Normal", text, f"canary:{key}:{new.attempt}")
         elif new.stage in WAY_OUT:
             yield from _way_out(before, after, key)
         elif new.stage is Stage.DELETING and (old is None or old.stage is not Stage.DELETING):
             text = "Deletion: all workers finish and stop; ready messages stay on the broker."
             yield EmitEvent(EventReason.DRAIN_STARTED, "Normal", text, f"drain:{key}")
+    yield from _steps(before, after)
     was, is_ = before.stable, after.stable
     left = old.leaving if old and old.stage in WAY_OUT else None
     if is_ and new and new.stage is Stage.IDLE and left and left != is_.revision:
@@ -59,6 +74,24 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
         text = f"{is_.revision} serves alone" + (f"; {was.revision} is retired." if was else ".")
         key = f"promoted:{after.observed_generation}:{is_.revision}"
         yield EmitEvent(EventReason.PROMOTED, "Normal", text, key)
+
+
+def _steps(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
+    """A canary got further, or began again."""
+    old, new = before.rollout, after.rollout
+    if old is None or new is None or old.step is None or new.step is None or old.target != new.target:
+        return
+    name = f"{new.target} (attempt {new.attempt})"
+    if old.attempt != new.attempt:
+        text = f"The steps were changed: {name} begins at the first again."
+        key = f"restarted:{new.target}:{new.attempt}"
+        yield EmitEvent(EventReason.STEPS_RESTARTED, "Normal", text, key)
+    elif old.step != new.step or new.stage is Stage.PROMOTING is not old.stage:
+        canary = next((r for r in after.revisions if r.role is Role.CANARY), None)
+        serves = f" {canary.name} has {canary.replicas} workers." if canary else ""
+        text = f"Step {old.step} of {name} is over.{serves}"
+        key = f"step:{new.target}:{new.attempt}:{old.step}:{new.stage}"
+        yield EmitEvent(EventReason.STEP_COMPLETED, "Normal", text, key)
 
 
 def _way_out(before: QueueWorkerStatus, after: QueueWorkerStatus, key: str) -> Iterator[EmitEvent]:

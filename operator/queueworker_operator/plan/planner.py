@@ -11,9 +11,14 @@ from datetime import datetime, timedelta
 
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, EventReason, Stage
-from queueworker_operator.api.revisions import broker_identity, revision_of
 from queueworker_operator.api.template import termination_grace_seconds
-from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus, whole_seconds
+from queueworker_operator.api.types import (
+    InvalidQueueWorker,
+    QueueWorker,
+    QueueWorkerSpec,
+    QueueWorkerStatus,
+    whole_seconds,
+)
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
@@ -23,35 +28,17 @@ from queueworker_operator.plan.actions import (
     Plan,
     RemoveFinalizer,
     RetireRevision,
-    ScaleRevision,
     WriteStatus,
 )
 from queueworker_operator.plan.events import transitions
-from queueworker_operator.plan.facts import (
-    BrokerCheck,
-    Facts,
-    Refusal,
-    RevisionFacts,
-    Unknown,
-    Workers,
-    fresh_broker,
-    fresh_queue,
-    fresh_workers,
-)
-from queueworker_operator.plan.guards import (
-    Fail,
-    Pass,
-    broker_guard,
-    creation_guard,
-    first_obstacle,
-    refusal_guard,
-)
-from queueworker_operator.plan.priority import priority_guard
-from queueworker_operator.plan.requests import aborted_guard, as_target, hear, kept_guard
-from queueworker_operator.plan.rolling import Decision, rolling
-from queueworker_operator.plan.situation import Situation
+from queueworker_operator.plan.facts import Facts, Refusal, RevisionFacts, Unknown, Workers, fresh_workers
+from queueworker_operator.plan.forward import change_of, scaled
+from queueworker_operator.plan.guards import Fail, Pass
+from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.split import is_empty
-from queueworker_operator.plan.status import View, build_status
+from queueworker_operator.plan.status import build_status
+from queueworker_operator.plan.steps import Place
+from queueworker_operator.plan.view import View
 
 #: Seconds until the next look when nothing is reported before.
 MOVING, BLOCKED, SETTLED = 2.0, 10.0, 30.0
@@ -82,67 +69,47 @@ def seconds_until_next(decided: Plan, facts: Facts, refusal: Refusal | None) -> 
 
 
 def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetime) -> Plan:
-    metadata, spec, previous = resource.metadata, resource.spec, resource.status
-    wanted = revision_of(metadata.name, spec)
-    heard = hear(spec.request, wanted, previous)
-    target, creatable = wanted, creation_guard(wanted, workers)
-    if heard.aborted and previous.stable:
-        child = next((r for r in _ours(workers) if r.name == previous.stable.revision), None)
-        target = as_target(previous.stable, spec, child)
-        creatable = kept_guard(previous.stable, child)
-    identity = broker_identity(spec.broker)
-    broker = fresh_broker(facts, identity, now)
-    reachable = broker_guard(broker)
-    queue = fresh_queue(facts, identity, now)
-    if not isinstance(reachable, Pass):
-        queue = Unknown("the broker is not proven reachable", broker.observed_at)
-    situation = Situation(
-        target=target,
-        desired=spec.replicas,
-        previous=previous,
-        revisions=_ours(workers),
-        creatable=creatable,
-        accepted=refusal_guard(target, workers),
-        reachable=reachable,
-        queue=queue,
-        mark=f"QueueWorker {metadata.namespace or 'default'}/{metadata.name}: ",
-        quiet=timedelta(seconds=spec.quiet_seconds),
-        paused=spec.paused,
-        old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,
-    )
-    decision = rolling(situation, now)
-    # A stable revision needs no broker to be kept, so an unseen one blocks nothing there.
-    unseen = isinstance(situation.guard, Unknown) and situation.is_back
-    blocker = first_obstacle(Pass() if unseen else situation.guard, decision.guard)
-    if decision.stage is Stage.IDLE:
-        blocker = first_obstacle(blocker, aborted_guard(heard))
+    metadata, spec = resource.metadata, resource.spec
+    change = change_of(resource, workers, _ours(workers), facts, now)
+    decision, heard, previous = change.decision, change.heard, change.previous
+    stable = decision.stable
     view = View(
         stage=decision.stage,
         revisions=decision.left,
         wanted=spec.replicas,
-        target=target.name,
-        stable=decision.stable,
+        target=change.target,
+        stable=stable,
         broker_type=spec.broker.type,
-        broker=broker,
-        blocker=blocker,
+        broker=change.broker,
+        blocker=change.blocker,
         deadline=_deadline(resource),
         drain_deadline=timedelta(seconds=spec.drain_deadline_seconds),
         previous=_previous(previous, decision),
         out=decision.out if decision.stage in WAY_OUT else None,
         handled_request=heard.handled,
         aborted=heard.aborted,
+        promoted=heard.promoted if stable and stable.revision != heard.promoted else None,
+        place=change.place,
+        canary=(change.arm.revision.name, change.arm.split.workers) if change.arm else None,
     )
     status = build_status(metadata, previous, view, now)
     actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
-    actions += [AdoptRevision(r.name, r.deployment) for r in situation.revisions if not r.owned]
+    actions += [AdoptRevision(r.name, r.deployment) for r in change.situation.revisions if not r.owned]
     actions += decision.actions
-    requeue = SETTLED if view.settled else MOVING
-    if not isinstance(
-        first_obstacle(situation.creatable, situation.accepted, reachable, situation.pause), Pass
-    ):
+    told = [*heard.events, *scaled(metadata.generation, change)]
+    requeue = SETTLED if view.settled and not view.goes_on else MOVING
+    if change.is_stopped:
         requeue = BLOCKED
-    told = [*heard.events, *_scaled(metadata.generation, situation, decision)]
-    return _finish(actions, told, previous, status, requeue)
+    elif decision.stage is Stage.PAUSED and change.place is not None:
+        requeue = _pause_left(spec, change.place, now)
+    return _finish(actions, [*told, *transitions(previous, status)], resource.status, status, requeue)
+
+
+def _pause_left(spec: QueueWorkerSpec, place: Place, now: datetime) -> float:
+    pause = spec.steps[place.index].pause
+    seconds = pause.duration_seconds if pause else None
+    left = BLOCKED if seconds is None else seconds - (now - place.since).total_seconds()
+    return min(BLOCKED, max(left, MOVING / 2))
 
 
 def _previous(previous: QueueWorkerStatus, decision: Decision) -> str | None:
@@ -172,7 +139,7 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
         aborted=previous.aborted,
     )
     status = build_status(resource.metadata, previous, view, now)
-    return _finish([], [], previous, status, SETTLED)
+    return _finish([], transitions(previous, status), previous, status, SETTLED)
 
 
 def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: datetime) -> Plan:
@@ -204,7 +171,7 @@ def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: d
     )
     status = build_status(metadata, previous, view, now)
     retire: list[Action] = [RetireRevision(r.name, r.deployment) for r in revisions if r.desired]
-    return _finish(retire, [], previous, status, MOVING)
+    return _finish(retire, transitions(previous, status), previous, status, MOVING)
 
 
 def _finish(
@@ -214,7 +181,7 @@ def _finish(
     status: QueueWorkerStatus,
     requeue: float,
 ) -> Plan:
-    ordered: list[Action] = [*actions, *events, *transitions(previous, status)]
+    ordered: list[Action] = [*actions, *events]
     if status != previous:
         ordered.append(WriteStatus(status))
     return Plan(tuple(ordered), status, requeue)
@@ -232,14 +199,3 @@ def _deadline(resource: QueueWorker | InvalidQueueWorker) -> timedelta:
     grace = termination_grace_seconds(spec.template, spec.shutdown_seconds)
     extra = grace if resource.metadata.deletion_timestamp else 0
     return timedelta(seconds=spec.progress_deadline_seconds + extra)
-
-
-def _scaled(generation: int, situation: Situation, decision: Decision) -> list[EmitEvent]:
-    """The wanted revision changes its number. (What others give up is part of the change of revision.)"""
-    current, name, desired = situation.current, situation.target.name, situation.desired
-    steps = [a for a in decision.actions if isinstance(a, ScaleRevision) and a.revision == name]
-    if not steps or current is None:
-        return []
-    text = f"{name} goes from {current.desired} to {desired} workers."
-    key = f"scaled:{generation}:{name}:{current.desired}:{desired}"
-    return [EmitEvent(EventReason.SCALED, "Normal", text, key)]

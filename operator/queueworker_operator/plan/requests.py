@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from queueworker_operator.api.reasons import ConditionReason, EventReason
+from queueworker_operator.api.reasons import EventReason
 from queueworker_operator.api.request import Request, RequestAction
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import QueueWorkerSpec, QueueWorkerStatus, StableStatus
 from queueworker_operator.plan.actions import EmitEvent
 from queueworker_operator.plan.facts import RevisionFacts
-from queueworker_operator.plan.guards import Fail, Pass, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,42 +21,72 @@ class Heard:
     handled: str | None
     #: The revision that the spec asks for and that is not brought out.
     aborted: str | None
+    #: The revision that takes over without any more steps.
+    promoted: str | None = None
+    #: The step that waits is over.
+    skipped: bool = False
     events: tuple[EmitEvent, ...] = ()
 
 
-def hear(request: Request | None, wanted: Revision, previous: QueueWorkerStatus) -> Heard:
-    """Answer a request that was not answered before. `wanted` is what the spec asks for."""
-    aborted = previous.aborted if previous.aborted == wanted.name else None
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a request could bring on: the change to `wanted`, where one is waited for."""
+
+    wanted: str
+    #: The change goes forward and waits for steps or for a person.
+    promotable: bool
+    #: The step that waits, as the status shows it; None where none does.
+    waiting_step: str | None
+    #: The stable revision is there, so that there is something to go back to.
+    stable_is_there: bool
+    #: Nothing is remembered of what was answered before, although workers run.
+    forgotten: bool
+
+
+def hear(request: Request | None, pending: Pending, previous: QueueWorkerStatus) -> Heard:
+    """Answer a request that was not answered before."""
+    wanted, stable = pending.wanted, previous.stable
+    aborted = previous.aborted if previous.aborted == wanted else None
+    promoted = previous.promoted if previous.promoted == wanted and not aborted else None
+    before = Heard(previous.handled_request, aborted, promoted)
     if request is None or request.id == previous.handled_request:
-        return Heard(previous.handled_request, aborted)
+        return before
 
-    def answer(reason: EventReason, text: str, aborted: str | None) -> Heard:
-        event = EmitEvent(reason, "Normal", f"Request {request.id}: {text}", f"request:{request.id}")
-        return Heard(request.id, aborted, (event,))
+    def handled(text: str, **changes: Any) -> Heard:
+        return _answered(replace(before, **changes), request, EventReason.REQUEST_HANDLED, text)
 
-    stable = previous.stable
+    def ignored(text: str) -> Heard:
+        return _answered(before, request, EventReason.REQUEST_IGNORED, text)
+
     match request.action:
-        case RequestAction.ABORT if stable and stable.revision != wanted.name and not aborted:
-            text = f"the change to {wanted.name} is aborted; {stable.revision} goes on serving."
-            return answer(EventReason.REQUEST_HANDLED, text, wanted.name)
         case RequestAction.ABORT:
-            return answer(
-                EventReason.REQUEST_IGNORED, "no change is under way that could be aborted.", aborted
-            )
-        case RequestAction.RETRY if aborted:
-            return answer(EventReason.REQUEST_HANDLED, f"{wanted.name} is brought out after all.", None)
+            if stable is None or stable.revision == wanted or aborted:
+                return ignored("no change is under way that could be aborted.")
+            if not pending.stable_is_there:
+                return ignored(f"{stable.deployment} is gone, so there is nothing to go back to.")
+            text = f"the change to {wanted} is aborted; {stable.revision} goes on serving."
+            return handled(text, aborted=wanted, promoted=None)
         case RequestAction.RETRY:
-            return answer(EventReason.REQUEST_IGNORED, "nothing was aborted that could be tried again.", None)
+            if not aborted:
+                return ignored("nothing was aborted that could be tried again.")
+            return handled(f"{wanted} is brought out after all.", aborted=None)
+        case _ if pending.forgotten:
+            return ignored(
+                "the status was lost, and with it whether this was answered before: use another id."
+            )
+        case RequestAction.PROMOTE:
+            if not pending.promotable or aborted or promoted:
+                return ignored("no change is under way that waits to be promoted.")
+            return handled(f"{wanted} is promoted.", promoted=wanted)
+        case RequestAction.SKIP_STEP:
+            if pending.waiting_step is None or aborted or promoted:
+                return ignored("no step of a change waits that could be skipped.")
+            return handled(f"step {pending.waiting_step} of the change to {wanted} is over.", skipped=True)
 
 
-def aborted_guard(heard: Heard) -> Pass | Wait:
-    """What is said while the spec asks for something that was aborted."""
-    if heard.aborted is None:
-        return Pass()
-    return Wait(
-        ConditionReason.ROLLOUT_ABORTED,
-        f"The change to {heard.aborted} was aborted by a request: change the spec, or request Retry.",
-    )
+def _answered(heard: Heard, request: Request, reason: EventReason, text: str) -> Heard:
+    event = EmitEvent(reason, "Normal", f"Request {request.id}: {text}", f"request:{request.id}")
+    return replace(heard, handled=request.id, events=(event,))
 
 
 def as_target(stable: StableStatus, spec: QueueWorkerSpec, child: RevisionFacts | None) -> Revision:
@@ -72,15 +102,4 @@ def as_target(stable: StableStatus, spec: QueueWorkerSpec, child: RevisionFacts 
         shutdown_seconds=spec.shutdown_seconds,
         template={},
         protocol=child.protocol if child else spec.protocol,
-    )
-
-
-def kept_guard(stable: StableStatus, child: RevisionFacts | None) -> Pass | Fail:
-    """Whether the stable revision can be kept without its template."""
-    if child is not None:
-        return Pass()
-    return Fail(
-        ConditionReason.STABLE_MISSING,
-        f"{stable.deployment} is gone, and its template is not known any more: put the spec back to it, or "
-        "request Retry.",
     )

@@ -10,7 +10,7 @@ from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import Protocol, QueueWorkerStatus
 from queueworker_operator.plan.facts import RevisionFacts
-from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
+from queueworker_operator.plan.guards import Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.queue_facts import EVERY_REVISION, QueueFacts, Unknown
 from queueworker_operator.plan.split import is_empty, serving
 from queueworker_operator.plan.way_out import Departure
@@ -27,8 +27,8 @@ class Situation:
     #: Each revision that exists and is ours.
     revisions: tuple[RevisionFacts, ...]
     #: Whether trying to create the target makes sense, what came of the last try, and the broker.
-    creatable: Pass | Fail
-    accepted: Pass | Fail
+    creatable: Guard
+    accepted: Guard
     reachable: Guard
     queue: QueueFacts | Unknown
     #: Begins the reason of every fence that this resource sets.
@@ -130,14 +130,23 @@ class Situation:
     @property
     def own_fence_on_target(self) -> bool:
         """The target left once, and is wanted again."""
-        reason = self.queue.fences.get(self.target.name, "") if isinstance(self.queue, QueueFacts) else ""
-        return bool(self.desired) and reason.startswith(self.mark)
+        return bool(self.desired) and self.has_own_fence(self.target.name)
+
+    def has_own_fence(self, revision: str) -> bool:
+        """This resource fenced it."""
+        reason = self.queue.fences.get(revision, "") if isinstance(self.queue, QueueFacts) else ""
+        return reason.startswith(self.mark)
 
     @property
     def strays(self) -> bool:
         """Something is staged that no worker will take: Legacy ones serve, and no other is alive."""
+        return self.staged_beside(self.target.protocol)
+
+    def staged_beside(self, protocol: Protocol) -> bool:
+        """Something is staged, and those that serve cannot take it: they are of that protocol, Legacy, and no
+        other is alive."""
         return (
-            self.target.protocol is Protocol.LEGACY
+            protocol is Protocol.LEGACY
             and isinstance(self.queue, QueueFacts)
             and self.queue.staging > 0
             and not self.queue.capable_besides(frozenset())

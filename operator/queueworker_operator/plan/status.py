@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from queueworker_operator.api.names import selector
 from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
@@ -16,13 +15,13 @@ from queueworker_operator.api.types import (
     RevisionStatus,
     Role,
     RolloutStatus,
-    StableStatus,
 )
 from queueworker_operator.plan.broker_words import Word as _Word
 from queueworker_operator.plan.broker_words import broker_words, queue_words
-from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts, Unknown
+from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.split import serving
+from queueworker_operator.plan.view import HALTED, View
 from queueworker_operator.plan.way_out import WayOut
 
 _OF_THE_BROKER = (
@@ -31,63 +30,6 @@ _OF_THE_BROKER = (
     ConditionType.QUEUE_PROVISIONED,
     ConditionType.PRIORITY_DRAINED,
 )
-
-
-#: Waiting for these is waiting for work that is finished or recovered: it has a deadline of its own.
-_DRAINS = (
-    ConditionReason.WORK_OUTSTANDING,
-    ConditionReason.RESERVATIONS_OUTSTANDING,
-    ConditionReason.NOT_QUIET_YET,
-)
-_HALTED = (ConditionReason.PAUSED, ConditionReason.ROLLOUT_ABORTED)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a pass found and decided: all that the status says follows from it and the previous status."""
-
-    stage: Stage
-    revisions: tuple[RevisionFacts, ...]
-    #: Workers that should serve.
-    wanted: int
-    target: str | None
-    stable: StableStatus | None
-    broker_type: str | None
-    #: None keeps what the previous status says of the broker (an invalid spec names none).
-    broker: BrokerCheck | Unknown | None
-    #: What stops the next step.
-    blocker: Guard
-    deadline: timedelta
-    #: How long the guarded way may wait for work to be finished or recovered.
-    drain_deadline: timedelta
-    #: The revision that served before the stable one.
-    previous: str | None
-    #: Where those stand that leave by the guarded way, while the stage is one of it.
-    out: WayOut | None
-    #: The last request that was answered, and the revision that is not brought out.
-    handled_request: str | None
-    aborted: str | None
-
-    @property
-    def halted(self) -> bool:
-        """A person stopped it: nothing is under way, and no time counts."""
-        return isinstance(self.blocker, Wait) and self.blocker.reason in _HALTED
-
-    @property
-    def drains(self) -> bool:
-        """The guarded way waits for work of those that leave."""
-        return self.out is not None and isinstance(self.blocker, Wait) and self.blocker.reason in _DRAINS
-
-    @property
-    def settled(self) -> bool:
-        """The world is as the spec wants it."""
-        return (
-            self.stage is Stage.IDLE
-            and self.stable is not None
-            and self.stable.revision == self.target
-            and sum(map(serving, self.revisions)) >= self.wanted
-            and all(r.alive <= self.wanted and r.caught_up for r in self.revisions)
-        )
 
 
 def build_status(
@@ -109,6 +51,7 @@ def build_status(
         previous=view.previous,
         handled_request=view.handled_request,
         aborted=view.aborted,
+        promoted=view.promoted,
         rollout=rollout,
         revisions=revisions,
     )
@@ -118,7 +61,11 @@ def _revisions(view: View) -> tuple[RevisionStatus, ...]:
     stable = view.stable.revision if view.stable else None
 
     def role(name: str) -> Role:
-        return Role.STABLE if name == stable else Role.TARGET if name == view.target else Role.LEAVING
+        if name == stable:
+            return Role.STABLE
+        if view.canary:
+            return Role.CANARY if name == view.canary[0] else Role.LEAVING
+        return Role.TARGET if name == view.target else Role.LEAVING
 
     def order(r: RevisionFacts) -> tuple[bool, float, str]:
         return (role(r.name) is Role.LEAVING, -r.created, r.name)
@@ -144,12 +91,16 @@ def _rollout(
     if view.settled:
         return RolloutStatus(target=view.target, stage=view.stage)
     before = previous.rollout
-    out = view.out
+    out, place = view.out, view.place
     shown = RolloutStatus(
         target=view.target,
         stage=view.stage,
         started_at=now,
         progressed_at=now,
+        step=place.shown if place else None,
+        attempt=place.attempt if place else None,
+        steps_hash=place.steps_hash if place else None,
+        step_started_at=place.since if place else None,
         leaving=out.leaving if out else None,
         reason=_reason(out.guard).value if out else None,
         evidence=out.evidence if out else None,
@@ -159,10 +110,11 @@ def _rollout(
     if before is None or not same:
         return shown
     ready = previous.condition(ConditionType.READY)
-    goes_on = ready is not None and ready.reason in _HALTED and not view.halted
+    goes_on = ready is not None and ready.reason in HALTED and not view.halted
     moved = (
         goes_on
         or not _same_leg(before.stage, view.stage)
+        or (before.step, before.attempt) != (shown.step, shown.attempt)
         or _got_further(previous.revisions, revisions, view)
     )
     progressed_at = now if moved else before.progressed_at or before.started_at
@@ -190,7 +142,7 @@ def _got_further(before: Iterable[RevisionStatus], after: Iterable[RevisionStatu
     old, new = ({r.name: r for r in rows} for rows in (before, after))
     for name in old.keys() | new.keys():
         was, is_ = old.get(name), new.get(name)
-        if name == view.target and view.stage is not Stage.DELETING:
+        if name == view.comes[0] and view.stage is not Stage.DELETING:
             if (is_.ready_replicas if is_ else 0) > (was.ready_replicas if was else 0):
                 return True
         elif (is_.replicas if is_ else 0) < (was.replicas if was else 0):
@@ -226,6 +178,8 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
 def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if isinstance(view.blocker, Fail):
         return _Word("True", view.blocker.reason, view.blocker.message)
+    if view.stage is Stage.PAUSED:
+        return None
     deadline = view.drain_deadline if view.drains else view.deadline
     if view.halted or rollout.progressed_at is None or now - rollout.progressed_at <= deadline:
         return None
@@ -321,7 +275,7 @@ def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: 
 
 def _failure(view: View) -> str:
     """What the workers that matter most report: the target's, else any other's."""
-    rows = sorted(view.revisions, key=lambda r: (r.name != view.target, r.name))
+    rows = sorted(view.revisions, key=lambda r: (r.name != view.comes[0], r.name))
     failures = [r.failure for r in rows if r.failure and serving(r) < r.desired]
     return f"{failures[0].reason}: {failures[0].message}" if failures else ""
 
@@ -340,9 +294,10 @@ def _waits(view: View) -> str:
     failure = _failure(view)
     if failure:
         return failure
-    target = sum(serving(r) for r in view.revisions if r.name == view.target)
-    others = sum(r.alive for r in view.revisions if r.name != view.target)
-    text = f"{target} of {view.wanted} workers of {view.target} are available"
+    name, wanted = view.comes
+    target = sum(serving(r) for r in view.revisions if r.name == name)
+    others = sum(r.alive for r in view.revisions if r.name != name)
+    text = f"{target} of {wanted} workers of {name} are available"
     return f"{text}; {others} of other revisions are still there." if others else f"{text}."
 
 

@@ -58,7 +58,7 @@ class Controller:
         self._checks, self._queues = BrokerChecks(clock), QueueReadings(clock)
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
-        self._verified: dict[Key, Verified | None] = {}
+        self._verified: dict[Key, dict[str, Verified]] = {}
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
         self.last_event = -math.inf
@@ -154,7 +154,7 @@ class Controller:
         try:
             await executor.run(decided.actions)
             if isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None:
-                self._verified[key] = await executor.put_back(self._verified.get(key))
+                self._verified[key] = await executor.put_back(self._verified.get(key, {}))
         except (ConflictError, LeaseLostError, SupersededError) as error:
             self._metrics.passes.labels("conflict").inc()
             log.debug("once more", extra={"queueworker": str(key), "error": str(error)})

@@ -1,0 +1,263 @@
+"""The change that a spec asks for: requests, the course, and the strategy that decides its next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
+from queueworker_operator.api.revisions import Revision, arms_of, broker_identity, revision_of
+from queueworker_operator.api.rollout import Strategy, steps_hash
+from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec, QueueWorkerStatus
+from queueworker_operator.plan.actions import EmitEvent, ScaleRevision
+from queueworker_operator.plan.canary import Arm, Canary, beside_the_stable, walked
+from queueworker_operator.plan.course import (
+    held,
+    is_forward,
+    kept_back,
+    kept_guard,
+    remembered,
+    revoked,
+)
+from queueworker_operator.plan.facts import (
+    BrokerCheck,
+    Facts,
+    QueueFacts,
+    RevisionFacts,
+    Unknown,
+    Workers,
+    fresh_broker,
+    fresh_queue,
+)
+from queueworker_operator.plan.guards import (
+    Guard,
+    Pass,
+    Wait,
+    broker_guard,
+    creation_guard,
+    first_obstacle,
+    refusal_guard,
+)
+from queueworker_operator.plan.priority import priority_guard
+from queueworker_operator.plan.requests import Heard, Pending, as_target, hear
+from queueworker_operator.plan.rolling import Decision, rolling
+from queueworker_operator.plan.situation import Situation
+from queueworker_operator.plan.steps import Place, resume
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one pass makes of a spec that keeps every rule."""
+
+    #: The revision that the stages are about.
+    target: str
+    decision: Decision
+    situation: Situation
+    #: What stops the next step.
+    blocker: Guard
+    heard: Heard
+    broker: BrokerCheck | Unknown
+    #: The previous status, with a stable revision where it had lost it.
+    previous: QueueWorkerStatus
+    #: Of a canary: how far it is, and what runs beside the stable revision.
+    place: Place | None = None
+    arm: Arm | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing moves by itself before the broker, the API server or a person does something."""
+        situation = self.situation
+        guards = (situation.creatable, situation.accepted, situation.reachable, situation.pause)
+        pauses = isinstance(self.blocker, Wait) and self.blocker.reason is ConditionReason.PAUSE_STEP
+        return pauses or not isinstance(first_obstacle(*guards), Pass)
+
+
+def change_of(
+    resource: QueueWorker, workers: Workers, revisions: tuple[RevisionFacts, ...], facts: Facts, now: datetime
+) -> Change:
+    """`workers` are fresh, and `revisions` those of them that are ours."""
+    metadata, spec = resource.metadata, resource.spec
+    wanted = revision_of(metadata.name, spec)
+    identity = broker_identity(spec.broker)
+    broker = fresh_broker(facts, identity, now)
+    reachable = broker_guard(broker)
+    queue = fresh_queue(facts, identity, now)
+    if not isinstance(reachable, Pass):
+        queue = Unknown("the broker is not proven reachable", broker.observed_at)
+    fenced = tuple(queue.fences) if isinstance(queue, QueueFacts) else ()
+    previous = remembered(spec, wanted, resource.status, revisions, fenced)
+    place = _place(resource, wanted, previous, now)
+    there = any(previous.stable and r.name == previous.stable.revision for r in revisions)
+    heard = hear(spec.request, _pending(resource, wanted, previous, place, there), previous)
+    if place is not None:
+        # Other steps begin anew, unless the stable revision is gone already: it has taken over then.
+        if place.restarted and heard.promoted == previous.promoted and there:
+            heard = replace(heard, promoted=None)
+        if heard.promoted:
+            place = place.at_the_end()
+        elif heard.skipped:
+            place = place.skipped(now)
+            if place.done:
+                heard = replace(heard, promoted=wanted.name)
+    situation = Situation(
+        target=wanted,
+        desired=spec.replicas,
+        previous=previous,
+        revisions=revisions,
+        creatable=first_obstacle(
+            _forbidden(spec, wanted, previous, revisions), creation_guard(wanted, workers)
+        ),
+        accepted=refusal_guard(wanted, workers),
+        reachable=reachable,
+        queue=queue,
+        mark=f"QueueWorker {metadata.namespace or 'default'}/{metadata.name}: ",
+        quiet=timedelta(seconds=spec.quiet_seconds),
+        paused=spec.paused,
+        old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,
+    )
+    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now)
+    stable = previous.stable
+    if stable is None or stable.revision == wanted.name:
+        return _rolled(seen)
+    kept = kept_back(spec, wanted, heard, previous, revisions)
+    if isinstance(kept, Wait):
+        return _kept(seen, kept)
+    if place is not None and not place.done:
+        return _canary(seen)
+    return _rolled(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    resource: QueueWorker
+    workers: Workers
+    wanted: Revision
+    situation: Situation
+    heard: Heard
+    broker: BrokerCheck | Unknown
+    place: Place | None
+    now: datetime
+
+    def change(
+        self,
+        target: str,
+        decision: Decision,
+        situation: Situation,
+        blocker: Guard,
+        heard: Heard | None = None,
+        place: Place | None = None,
+        arm: Arm | None = None,
+    ) -> Change:
+        heard, previous = heard or self.heard, self.situation.previous
+        return Change(target, decision, situation, blocker, heard, self.broker, previous, place, arm)
+
+
+def _place(
+    resource: QueueWorker, wanted: Revision, previous: QueueWorkerStatus, now: datetime
+) -> Place | None:
+    """How far the steps are, where the change has steps to walk."""
+    steps = resource.spec.steps
+    if not steps or not is_forward(wanted, previous):
+        return None
+    return resume(previous.rollout, wanted.name, len(steps), steps_hash(steps), now)
+
+
+def _pending(
+    resource: QueueWorker, wanted: Revision, previous: QueueWorkerStatus, place: Place | None, there: bool
+) -> Pending:
+    spec, rollout = resource.spec, previous.rollout
+    waits = place is not None and not place.restarted and not place.done and not spec.steps[place.index].sets
+    begun = rollout is not None and rollout.target == wanted.name
+    return Pending(
+        wanted=wanted.name,
+        promotable=spec.strategy is not Strategy.ROLLING
+        and is_forward(wanted, previous)
+        and wanted.version not in spec.revoked_versions,
+        waiting_step=place.shown if place is not None and waits and begun else None,
+        stable_is_there=there,
+        forgotten=resource.status.stable is None and previous.stable is not None,
+    )
+
+
+def _forbidden(
+    spec: QueueWorkerSpec,
+    wanted: Revision,
+    previous: QueueWorkerStatus,
+    revisions: Sequence[RevisionFacts],
+) -> Guard:
+    """What keeps the first revision of all from being made."""
+    if previous.stable is not None:
+        return Pass()
+    return first_obstacle(revoked(spec, wanted, previous), held(spec, wanted, previous, revisions))
+
+
+def _rolled(seen: _Seen) -> Change:
+    situation = seen.situation
+    decision = rolling(situation, seen.now)
+    # A stable revision needs no broker to be kept, so an unseen one blocks nothing there.
+    unseen = isinstance(situation.guard, Unknown) and situation.is_back
+    blocker = first_obstacle(Pass() if unseen else situation.guard, decision.guard)
+    if decision.stage is Stage.IDLE:
+        blocker = first_obstacle(blocker, revoked(seen.resource.spec, seen.wanted, situation.previous))
+    return seen.change(seen.wanted.name, decision, situation, blocker, place=seen.place)
+
+
+def _kept(seen: _Seen, why: Wait) -> Change:
+    """The stable revision stays or comes back, and `why` is said when nothing else is left."""
+    previous, spec = seen.situation.previous, seen.resource.spec
+    assert previous.stable is not None
+    child = next((r for r in seen.situation.revisions if r.name == previous.stable.revision), None)
+    target = as_target(previous.stable, spec, child)
+    situation = replace(
+        seen.situation,
+        target=target,
+        creatable=kept_guard(previous.stable, child, why),
+        accepted=refusal_guard(target, seen.workers),
+    )
+    decision = rolling(situation, seen.now)
+    unseen = isinstance(situation.guard, Unknown)
+    blocker = first_obstacle(Pass() if unseen else situation.guard, decision.guard)
+    if decision.stage is Stage.IDLE:
+        blocker = first_obstacle(blocker, why)
+    return seen.change(target.name, decision, situation, blocker)
+
+
+def _canary(seen: _Seen) -> Change:
+    spec, heard = seen.resource.spec, seen.heard
+    assert seen.place is not None
+    canary = Canary(spec.steps, seen.place, _arms(seen), spec.effective_prefetch)
+    place, guard = walked(seen.situation, canary, seen.now)
+    if place.done:
+        heard = replace(heard, promoted=seen.wanted.name)
+        return _rolled(replace(seen, heard=heard, place=place))
+    decision, arm = beside_the_stable(seen.situation, canary, place, guard, seen.now)
+    return seen.change(seen.wanted.name, decision, arm.seen, decision.held, heard=heard, place=place, arm=arm)
+
+
+def _arms(seen: _Seen) -> Mapping[int, tuple[Revision, Guard, Guard]]:
+    """Each with whether it can be made. What was refused of the promoted one is refused of all: only their
+    prefetch differs."""
+    spec, workers = seen.resource.spec, seen.workers
+    refused = refusal_guard(seen.wanted, workers)
+    return {
+        arm.prefetch: (
+            arm,
+            creation_guard(arm, workers),
+            first_obstacle(refused, refusal_guard(arm, workers)),
+        )
+        for arm in (seen.wanted, *arms_of(seen.resource.metadata.name, spec))
+    }
+
+
+def scaled(generation: int, change: Change) -> list[EmitEvent]:
+    """The wanted revision changes its number. (What others give up is part of the change of revision.)"""
+    situation = change.situation
+    current, name = situation.current, situation.target.name
+    steps = [a for a in change.decision.actions if isinstance(a, ScaleRevision) and a.revision == name]
+    if not steps or current is None:
+        return []
+    number = steps[-1].replicas
+    text = f"{name} goes from {current.desired} to {number} workers."
+    key = f"scaled:{generation}:{name}:{current.desired}:{number}"
+    return [EmitEvent(EventReason.SCALED, "Normal", text, key)]

@@ -1,0 +1,95 @@
+"""What a pass found and decided, for the status to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queueworker_operator.api.reasons import ConditionReason, Stage
+from queueworker_operator.api.types import StableStatus
+from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts, Unknown
+from queueworker_operator.plan.guards import Guard, Wait
+from queueworker_operator.plan.split import serving
+from queueworker_operator.plan.steps import Place
+from queueworker_operator.plan.way_out import WayOut
+
+#: Waiting for these is waiting for work that is finished or recovered: it has a deadline of its own.
+_DRAINS = (
+    ConditionReason.WORK_OUTSTANDING,
+    ConditionReason.RESERVATIONS_OUTSTANDING,
+    ConditionReason.NOT_QUIET_YET,
+)
+HALTED = (
+    ConditionReason.PAUSED,
+    ConditionReason.PAUSE_STEP,
+    ConditionReason.WAITING_FOR_PROMOTION,
+    ConditionReason.HELD,
+    ConditionReason.ROLLOUT_ABORTED,
+    ConditionReason.VERSION_REVOKED,
+    ConditionReason.NO_WORKERS_WANTED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a pass found and decided: all that the status says follows from it and the previous status."""
+
+    stage: Stage
+    revisions: tuple[RevisionFacts, ...]
+    #: Workers that should serve.
+    wanted: int
+    target: str | None
+    stable: StableStatus | None
+    broker_type: str | None
+    #: None keeps what the previous status says of the broker (an invalid spec names none).
+    broker: BrokerCheck | Unknown | None
+    #: What stops the next step.
+    blocker: Guard
+    deadline: timedelta
+    #: How long the guarded way may wait for work to be finished or recovered.
+    drain_deadline: timedelta
+    #: The revision that served before the stable one.
+    previous: str | None
+    #: Where those stand that leave by the guarded way, while the stage is one of it.
+    out: WayOut | None
+    #: The last request that was answered, and the revision that is not brought out.
+    handled_request: str | None
+    aborted: str | None
+    #: The revision that takes over without more steps.
+    promoted: str | None = None
+    #: How far the steps of a canary are.
+    place: Place | None = None
+    #: What runs beside the stable revision, and how many workers of it are wanted.
+    canary: tuple[str, int] | None = None
+
+    @property
+    def halted(self) -> bool:
+        """A person stopped it, or is waited for: nothing is under way, and no time counts."""
+        return isinstance(self.blocker, Wait) and self.blocker.reason in HALTED
+
+    @property
+    def drains(self) -> bool:
+        """The guarded way waits for work of those that leave."""
+        leaves = self.out is not None or self.stage is Stage.ARM_CHANGING
+        return leaves and isinstance(self.blocker, Wait) and self.blocker.reason in _DRAINS
+
+    @property
+    def goes_on(self) -> bool:
+        """What was superseded is gone, and the next pass begins the change."""
+        return isinstance(self.blocker, Wait) and self.blocker.reason is ConditionReason.SUPERSEDED
+
+    @property
+    def comes(self) -> tuple[str | None, int]:
+        """The revision that is being brought out, or the arm of it, and the workers that it should have."""
+        return self.canary or (self.target, self.wanted)
+
+    @property
+    def settled(self) -> bool:
+        """The world is as the spec wants it."""
+        return (
+            self.stage is Stage.IDLE
+            and self.stable is not None
+            and self.stable.revision == self.target
+            and sum(map(serving, self.revisions)) >= self.wanted
+            and all(r.alive <= self.wanted and r.caught_up for r in self.revisions)
+        )
