@@ -25,6 +25,7 @@ from queueworker_operator.run.local_credentials import Credentials
 from queueworker_operator.run.local_embedded import EmbeddedBrokers
 from queueworker_operator.run.local_file import BadFileError, LocalFile, parse_text, read_text
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
+from queueworker_operator.run.local_memory import remembered
 from queueworker_operator.run.local_resource import LocalResource, refusal_of
 from queueworker_operator.run.local_state import StateDirectory
 from worker_runtime.brokers.base import BrokerError
@@ -76,6 +77,8 @@ class Local:
         #: Why up.json could not be written the last time; empty when it could.
         self._state_problem = ""
         self._resources: dict[str, LocalResource] = {}
+        #: What an earlier run left in up.json.
+        self._before: dict[str, Any] = {}
         self._text: str | None = None
         self._file = LocalFile()
         self._embedded = EmbeddedBrokers(self._say)
@@ -101,6 +104,7 @@ class Local:
         before = self._state_dir.acquire()
         earlier = leftovers(before)
         forget_embedded(before)
+        self._before = before
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._told_to_stop)
@@ -185,13 +189,19 @@ class Local:
             if name not in file.resources:
                 resource.delete()
         for name, document in file.resources.items():
-            resource = self._resources.get(name) or LocalResource(name, self._host, _now)
+            resource = self._resources.get(name) or self._new(name)
             if resource.deleting:
                 continue  # it comes back as a new one when the old one is gone
             self._resources[name] = resource
             complaints += resource.ask(document, file.secrets)
             await self._locate_broker(resource)
         self._complain(set(complaints))
+
+    def _new(self, name: str) -> LocalResource:
+        """One that was not there, in this run or since it was deleted."""
+        earlier = remembered(self._before, name)
+        self._before.get("resources", {}).pop(name, None)
+        return LocalResource(name, self._host, _now, earlier)
 
     def _complain(self, lines: set[str]) -> None:
         for line in sorted(lines):

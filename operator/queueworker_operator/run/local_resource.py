@@ -17,11 +17,13 @@ from queueworker_operator.act.launch import TemplateRefusedError
 from queueworker_operator.act.processes import Host, ProcessGroup
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.parse import parse_change
-from queueworker_operator.api.revisions import Revision, revision_of
+from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import (
     InvalidQueueWorker,
     Problem,
     QueueWorker,
+    QueueWorkerSpec,
     QueueWorkerStatus,
 )
 from queueworker_operator.observe.access import Access
@@ -49,6 +51,7 @@ from queueworker_operator.plan.facts import Facts, QueueFacts, Refusal, Unknown
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.run.local_broker import BrokerWatch, Located, Location
 from queueworker_operator.run.local_file import Document, with_values
+from queueworker_operator.run.local_memory import Remembered, to_memory
 from worker_runtime.brokers.base import BrokerError
 
 #: Events that are kept for up.json.
@@ -65,8 +68,11 @@ class Event:
 class LocalResource:
     """A QueueWorker of the file, its workers and its status. It ends when `gone` is true."""
 
-    def __init__(self, name: str, host: Host, clock: Callable[[], datetime]) -> None:
-        self.name, self._host, self._clock = name, host, clock
+    def __init__(
+        self, name: str, host: Host, clock: Callable[[], datetime], before: Remembered | None = None
+    ) -> None:
+        """`before` is what an earlier run left; it counts where the change goes in steps."""
+        self.name, self._host, self._clock, self._before = name, host, clock, before
         self.gone = False
         self.generation = 0
         self.status = QueueWorkerStatus()
@@ -87,6 +93,8 @@ class LocalResource:
         self._located: Located | None = None
         self._refusals: dict[str, str] = {}
         self._posted: set[str] = set()
+        #: By revision: a spec that leads to it.
+        self._specs: dict[str, dict[str, Any]] = {}
 
     # -- what the file says --------------------------------------------------------------------------
 
@@ -151,6 +159,25 @@ class LocalResource:
             self._located = location
         if self._accepted is not None:
             await self.broker.ask(self._accepted.spec, location)
+        if self._located is not None:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Start what served, and go on where the steps were: that `up` ended is no reason to skip them."""
+        before, self._before = self._before, None
+        if before is None or self._accepted is None or self._accepted.spec.strategy is Strategy.ROLLING:
+            return
+        if before.stable.name == revision_of(self.name, self._accepted.spec).name:
+            return
+        spec = self._accepted.spec
+        kept = QueueWorkerSpec.model_validate(before.spec)
+        if broker_identity(kept.broker) != broker_identity(spec.broker) or kept.queue != spec.queue:
+            return
+        self.status = before.status
+        self.generation += before.generation
+        if self._apply(before.stable, spec.replicas):
+            self._specs[before.stable.name] = before.spec
+            self._host.say(self.name, f"{before.stable.name} served before and is started again")
 
     async def step(self, session: aiohttp.ClientSession) -> None:
         """One pass: observe, plan, act, one write of the status."""
@@ -204,7 +231,8 @@ class LocalResource:
                 self.groups[deployment].scale(replicas)
             case RetireRevision(_, deployment):
                 self.groups[deployment].scale(0)
-            case DeleteRevision(_, deployment):
+            case DeleteRevision(name, deployment):
+                self._specs.pop(name, None)
                 group = self.groups.pop(deployment, None)
                 self.left_work += group.left_work if group else 0
             case FenceRevision() | UnfenceRevision() | RecoverWork() | ReturnStaged() | PromoteDelayed():
@@ -235,6 +263,8 @@ class LocalResource:
                 self._refusals[revision.name] = str(refusal)
                 return False
             self.groups[revision.deployment] = group
+            if self._accepted is not None:
+                self._specs[revision.name] = to_memory(self._accepted.spec, revision)
         self._refusals.pop(revision.name, None)
         group.scale(replicas)
         return True
@@ -300,6 +330,7 @@ class LocalResource:
             "deleting": self.deleting,
             "broker_url": self.broker_url,
             "status": self.status.to_body(),
+            "stable_spec": self._specs.get(self.status.stable.revision) if self.status.stable else None,
             "processes": self.processes(),
             "events": [asdict(event) for event in self.events],
         }
