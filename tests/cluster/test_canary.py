@@ -1,0 +1,113 @@
+"""A change in steps: each arm a Deployment of its own, beside the stable one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e.fixtures import wait_until
+from tests.cluster.operators import Installed, OperatorProcess
+from tests.cluster.story import LONG, NAME, SOON, Body, Story, event_payloads, queueworker, with_version
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+
+ONE: Body = {"setCanaryScale": {"replicas": 1}}
+PAUSE: Body = {"pause": {}}
+
+
+def arm(prefetch: int) -> Body:
+    return {"setPrefetch": prefetch}
+
+
+def in_steps(url: str, *steps: Body, **spec: Any) -> Body:
+    """The first step gives the canary one of two workers."""
+    return queueworker(url, rollout={"strategy": "Canary", "steps": [ONE, *steps]}, **spec)
+
+
+def asks(resource: Body, id_: str, action: str) -> Body:
+    return resource | {"spec": resource["spec"] | {"request": {"id": id_, "action": action}}}
+
+
+def then_at(story: Story, stage: str, step: str) -> None:
+    def there() -> bool:
+        rollout = story.resource().get("status", {}).get("rollout", {})
+        return (rollout.get("stage"), rollout.get("step")) == (stage, step)
+
+    wait_until(there, f"stage {stage}, step {step}", LONG)
+
+
+def numbers(story: Story) -> dict[str, int]:
+    """Workers that are wanted of each revision, by its role and prefetch."""
+    wanted = {d["metadata"]["name"]: d["spec"]["replicas"] for d in story.deployments()}
+    rows = story.resource()["status"]["revisions"]
+    return {f"{row['role']} p{row['prefetch']}": wanted[row["deployment"]] for row in rows}
+
+
+def test_the_arms_one_after_the_other_and_then_the_promotion(installed: Installed, story: Story) -> None:
+    steps = (arm(4), PAUSE, arm(20), PAUSE)
+    first = in_steps(story.given_broker(), *steps)
+    stable = story.given_ready(first)
+    second = with_version(first, "v2")
+
+    with story.publishing(event_payloads(400), pause=0.2):
+        story.apply(second)
+        then_at(story, "Paused", "3/5")
+        assert numbers(story) == {"Stable p20": 1, "Canary p4": 1}
+        assert story.condition("Ready")["reason"] == "PauseStep"
+        story.apply(asks(second, "1", "SkipStep"))
+        then_at(story, "Paused", "5/5")
+        assert numbers(story) == {"Stable p20": 1, "Canary p20": 1}
+        story.apply(asks(second, "2", "Promote"))
+        new = story.then_serves(second)
+
+    assert new != stable
+    assert len(story.deployments()) == 1
+    reading = story.then_committed(400)
+    assert set(story.handled().values()) == {1}
+    arms = [revision for revision in reading.ledger if revision.startswith(new.rpartition("-p")[0])]
+    assert len(arms) == 2, "each arm has books of its own"
+    told = story.event_reasons()
+    assert {"RolloutStarted", "StepCompleted", "RequestHandled", "Promoted"} <= set(told)
+
+
+def test_an_abort_in_an_arm_leads_back_to_the_stable_revision(installed: Installed, story: Story) -> None:
+    first = in_steps(story.given_broker(), arm(4), PAUSE, arm(20), PAUSE)
+    stable = story.given_ready(first)
+    second = with_version(first, "v2")
+    story.apply(second)
+    then_at(story, "Paused", "3/5")
+    with story.publishing(event_payloads(100), pause=0.1):
+        story.apply(asks(second, "1", "Abort"))
+        story.then_condition("Ready", "False", "RolloutAborted", LONG)
+    assert [d["spec"]["replicas"] for d in story.deployments()] == [2]
+    assert story.resource()["status"]["stable"]["revision"] == stable
+    story.then_committed(100)
+    assert set(story.handled().values()) == {1}
+
+
+def test_a_canary_survives_the_operators_death_and_other_steps(
+    operator_process: OperatorProcess, story: Story
+) -> None:
+    first = in_steps(story.given_broker(), arm(4), PAUSE, arm(20), PAUSE)
+    stable = story.given_ready(first)
+    second = with_version(first, "v2")
+    story.apply(second)
+    wait_until(lambda: len(story.deployments()) == 2, "the first arm is created", SOON)
+    operator_process.kill()
+    operator_process.start()
+    then_at(story, "Paused", "3/5")
+    story.apply(asks(second, "1", "SkipStep"))
+    wait_until(lambda: len(story.deployments()) == 3, "the second arm is created beside the first", SOON)
+    operator_process.kill()
+    operator_process.start()
+    then_at(story, "Paused", "5/5")
+    assert numbers(story) == {"Stable p20": 1, "Canary p20": 1}
+
+    story.apply(with_version(in_steps(story.url, arm(20), PAUSE), "v2"))
+    then_at(story, "Paused", "3/3")
+    status = story.resource()["status"]
+    assert (status["rollout"]["attempt"], status["stable"]["revision"]) == (2, stable)
+    shown = story.kubectl("get", "qw", NAME).stdout
+    assert "Paused" in shown
+    assert "3/3" in shown
