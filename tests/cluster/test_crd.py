@@ -104,6 +104,7 @@ def test_scale_and_columns(unattended: None, server: Kubectl) -> None:
         "BROKER",
         "READY",
         "STAGE",
+        "STEP",
         "PREFETCH",
         "DESIRED",
         "AVAILABLE",
