@@ -119,5 +119,7 @@ def _give_slot(cluster: RedisCluster, key: str, port: int) -> None:
         clients = {node.port: stack.enter_context(redis.Redis(port=node.port)) for node in cluster.nodes}
         slot = clients[port].execute_command("CLUSTER", "KEYSLOT", key)
         name = clients[port].execute_command("CLUSTER", "MYID")
+        # Without the latest epoch, an earlier owner's next gossip takes the slot back where it arrives.
+        clients[port].execute_command("CLUSTER", "BUMPEPOCH")
         for client in (clients[port], *clients.values()):
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)

@@ -26,7 +26,8 @@ _LATER_TEXT = {
     "TRYAGAIN": "the slot is moving and only some of its keys are there yet; it serves when the move is over",
     "UNBLOCKED": "its role changed while this client waited; the new primary is asked for",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write asks for",
-    "MOVED": "it is a node of a Redis Cluster and the key is on another one; use a redis+cluster:// URL",
+    "MOVED": "the key is on another node of a Redis Cluster; use a redis+cluster:// URL. With one, its nodes"
+    " do not agree yet on who has the slot",
     "ASK": "it is a node of a Redis Cluster that is moving the slot; use a redis+cluster:// URL",
 }
 
