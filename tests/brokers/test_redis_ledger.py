@@ -101,6 +101,9 @@ class Walk:
         owned: Counter[str] = Counter()
         for worker, count in reading.owners.items():
             owned[WORKERS[worker]] += count
+            assert reading.owned_by[WORKERS[worker]][worker] == count
+        assert sum(sum(each.values()) for each in reading.owned_by.values()) == reading.owned
+        assert reading.failures == self._counter("failed")
         for revision, row in reading.ledger.items():
             left = row.committed + row.rejected + row.released + row.taken_over + owned[revision]
             assert row.claimed == left, (revision, row, owned)

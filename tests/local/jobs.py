@@ -41,6 +41,8 @@ async def disconnect() -> None:
 
 @app.job("work", coroutines=1)
 async def work(job: Work, store: Redis) -> None:
+    if os.environ.get("REJECTS"):
+        raise ValueError("this version takes nothing")
     await store.sadd(BEGUN, job["id"])
     if job["seconds"] < 0:
         while not await store.exists("test:go"):  # noqa: ASYNC110 - set by another process

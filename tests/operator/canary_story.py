@@ -12,7 +12,7 @@ from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
 from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.planner import plan
-from queueworker_operator.plan.queue_facts import LiveWorkers, QueueFacts
+from queueworker_operator.plan.queue_facts import Books, LiveWorkers, NoBooks, QueueFacts
 from tests.operator.plan_words import steps
 from tests.operator.resources import START, V1, after, facts, image_revision, on, queue, seen, wants
 
@@ -53,6 +53,8 @@ class Story:
         self.most = 0
         #: Workers of these never get available.
         self.broken: set[str] = set()
+        self.books: Books | NoBooks = NoBooks()
+        self.killed: list[str] = []
 
     @property
     def status(self) -> QueueWorkerStatus:
@@ -82,7 +84,9 @@ class Story:
         self.wait(2)
         rows = tuple(self.revisions.values())
         live = {r.name: LiveWorkers(r.available, 0 if r.name in self.fences else r.available) for r in rows}
-        read = queue(self.resource, *rows, now=self.now, fences=dict(self.fences), live=live)
+        read = queue(
+            self.resource, *rows, now=self.now, fences=dict(self.fences), live=live, books=self.books
+        )
         decided = plan(
             self.resource, facts(self.resource, *rows, reading=reading or read, now=self.now), self.now
         )
@@ -106,6 +110,8 @@ class Story:
                 self.fences[name] = reason
             case act.UnfenceRevision(name):
                 del self.fences[name]
+            case act.KillWorker(name, _):
+                self.killed.append(name)
             case act.EmitEvent(reason):
                 self.events.append(reason.value)
 

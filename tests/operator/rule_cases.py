@@ -13,6 +13,7 @@ NATS = {"url": "nats://nats:4222"}
 SENTINEL = {"url": "rediss+sentinel://a:26379,b:26379/main", "topology": "Sentinel"}
 
 SCALE = {"setCanaryScale": {"replicas": 1}}
+MEASURE = {"analysis": {"durationSeconds": 60}}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ def tagged(namespace: str) -> dict[str, Any]:
 def in_steps(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A canary whose first step is as it should be."""
     return body(spec__rollout={"strategy": "Canary", "steps": [SCALE, *steps]}, **more)
+
+
+def gated(*gates: dict[str, Any]) -> dict[str, Any]:
+    return body(spec__rollout={"strategy": "Canary", "steps": [SCALE, MEASURE], "gates": list(gates)})
 
 
 CASES = (
@@ -113,6 +118,22 @@ CASES = (
     ),
     Case("one-verb", in_steps({"pause": {}}), in_steps({})),
     Case("one-verb", in_steps({"setPrefetch": 100}), in_steps({"setPrefetch": 100, "pause": {}})),
+    Case("one-verb", in_steps(MEASURE), in_steps(MEASURE | {"pause": {}})),
+    Case(
+        "gate-fields",
+        gated({"type": "QueueProgress", "minPercentOfStable": 95}),
+        gated({"type": "UsageAccounting", "minPercentOfStable": 95}),
+    ),
+    Case(
+        "gate-fields",
+        gated({"type": "QueueProgress", "waiver": "load comes in bursts"}),
+        gated({"type": "QueueProgress", "waiver": "load comes in bursts", "minPercentOfStable": 95}),
+    ),
+    Case(
+        "one-of-each-gate",
+        gated({"type": "QueueProgress"}, {"type": "UsageAccounting"}),
+        gated({"type": "QueueProgress"}, {"type": "QueueProgress", "minSamples": 5}),
+    ),
     Case("one-scale", in_steps({"setCanaryScale": {"percent": 50}}), in_steps({"setCanaryScale": {}})),
     Case("one-scale", in_steps(), in_steps({"setCanaryScale": {"percent": 50, "replicas": 1}})),
     Case(

@@ -27,7 +27,7 @@ NEEDED = {
     "queueworkers/status": {"patch"},
     "queueworkers/finalizers": {"update"},
     "deployments": {"get", "list", "watch", "create", "patch", "delete"},
-    "pods": {"get", "list", "watch"},
+    "pods": {"get", "list", "watch", "delete"},
     "secrets": {"get"},
     "events": {"create", "patch"},
 }

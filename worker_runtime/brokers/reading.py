@@ -78,12 +78,16 @@ class QueueReading:
     poison: int
     total: int
     success: int
+    #: Rejected deliveries and dead letters, of workers of every protocol; None where the broker counts none.
+    failures: int | None = None
     reservations: Sequence[ReservationReading] = ()
     #: worker id -> deliveries that it owns.
     owners: Mapping[str, int] = field(default_factory=dict)
     #: revision or "*" -> reason.
     fences: Mapping[str, str] = field(default_factory=dict)
     ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
+    #: revision -> worker id -> deliveries that it owns, of the same moment as the ledger.
+    owned_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     #: Live workers only, by name.
     workers: Sequence[WorkerReading] = ()
     #: Seconds until the first delayed message is due, negative when it is overdue; None when none is delayed.

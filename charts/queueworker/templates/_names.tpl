@@ -46,7 +46,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  # delete: an analysis with forceFailure kills one worker of a canary.
+  verbs: [get, list, watch, delete]
 - apiGroups: [""]
   resources: [secrets]
   {{- with .Values.secrets.names }}

@@ -27,6 +27,7 @@ from queueworker_operator.apiserver import (
     NotFoundError,
     RefusedError,
     deployments,
+    pods,
     queueworkers,
 )
 from queueworker_operator.observe.children import (
@@ -36,6 +37,7 @@ from queueworker_operator.observe.children import (
     annotations_of,
 )
 from queueworker_operator.observe.cluster import Look
+from queueworker_operator.observe.pods import is_ready
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
@@ -45,6 +47,7 @@ from queueworker_operator.plan.actions import (
     EmitEvent,
     EnsureFinalizer,
     FenceRevision,
+    KillWorker,
     PromoteDelayed,
     RecoverWork,
     RemoveFinalizer,
@@ -150,6 +153,8 @@ class Executor:
                 await self._adopt(action)
             case ScaleRevision():
                 await self._scale(action.deployment, action.replicas)
+            case KillWorker():
+                await self._kill(action)
             case RetireRevision():
                 await self._scale(action.deployment, 0)
             case DeleteRevision():
@@ -203,6 +208,24 @@ class Executor:
         child = await self._child(deployment)
         await self._patch(child, [{"op": "replace", "path": "/spec/replicas", "value": replicas}])
         log.info("scaled", extra={"deployment": deployment, "replicas": replicas})
+
+    async def _kill(self, action: KillWorker) -> None:
+        child = await self._child(action.deployment)
+        labels = child.body["spec"]["selector"]["matchLabels"]
+        wanted = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+        namespace = self.resource.metadata.namespace
+        serving = [pod["metadata"] async for pod in self.api.each(pods(namespace), wanted) if is_ready(pod)]
+        for pod in sorted(serving, key=lambda one: str(one["name"]))[:1]:
+            self._permit()
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["uid"]}}
+            try:
+                await self.api.delete(
+                    pods(namespace, pod["name"]), {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+                )
+            except NotFoundError:
+                return
+            self.wrote += 1
+            log.info("killed, as forceFailure asks", extra={"pod": pod["name"]})
 
     async def _delete(self, action: DeleteRevision) -> None:
         child = await self._child(action.deployment)

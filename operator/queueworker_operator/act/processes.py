@@ -140,6 +140,14 @@ class ProcessGroup:
                 self.left_work += 1
                 _kill_group(worker.pid)
 
+    def kill_one(self) -> None:
+        """End one worker that serves, at once, as a crash would; it is started again."""
+        serving = [w for w in self.workers if w.ready and not w.stopping and w.pid is not None]
+        for worker in serving[:1]:
+            assert worker.pid is not None
+            worker.ready = False
+            _kill_group(worker.pid)
+
     async def ended(self) -> None:
         """Wait until no worker is left; scale to 0 first."""
         while self.workers:

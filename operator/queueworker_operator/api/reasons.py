@@ -20,6 +20,8 @@ class ConditionType(StrEnum):
     QUEUE_PROVISIONED = "QueueProvisioned"
     PRIORITY_DRAINED = "PriorityDrained"
     REGISTRY_EMPTY = "RegistryEmpty"
+    #: Once an analysis of the change began.
+    GATES_PASSED = "GatesPassed"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
 
@@ -71,6 +73,11 @@ class ConditionReason(StrEnum):
     WAITING_FOR_PROMOTION = "WaitingForPromotion"
     PAUSE_STEP = "PauseStep"
     TIMED_PAUSE = "TimedPause"
+    ANALYZING = "Analyzing"
+    ALL_PASSED = "AllPassed"
+    WAIVED = "Waived"
+    GATE_FAILED = "GateFailed"
+    GATE_INCONCLUSIVE = "GateInconclusive"
     SUPERSEDED = "Superseded"
     NO_WORKERS_WANTED = "NoWorkersWanted"
     STABLE_MISSING = "StableMissing"
@@ -99,6 +106,10 @@ class EventReason(StrEnum):
     ROLLOUT_STARTED = "RolloutStarted"
     STEP_COMPLETED = "StepCompleted"
     STEPS_RESTARTED = "StepsRestarted"
+    WORKER_KILLED = "WorkerKilled"
+    GATE_PASSED = "GatePassed"
+    GATE_FAILED = "GateFailed"
+    GATE_INCONCLUSIVE = "GateInconclusive"
     PROMOTED = "Promoted"
     ROLLBACK_STARTED = "RollbackStarted"
     RECEIVING_STOPPED = "ReceivingStopped"
@@ -133,6 +144,7 @@ class Stage(StrEnum):
     VALIDATING = "Validating"
     CANARY_SCALING = "CanaryScaling"
     ARM_CHANGING = "ArmChanging"
+    ANALYZING = "Analyzing"
     PAUSED = "Paused"
     PROMOTING = "Promoting"
     STOP_RECEIVING = "StopReceiving"
@@ -144,7 +156,7 @@ class Stage(StrEnum):
 
 
 #: Those in which a canary runs beside the stable revision.
-CANARY_STAGES = (Stage.CANARY_SCALING, Stage.ARM_CHANGING, Stage.PAUSED)
+CANARY_STAGES = (Stage.CANARY_SCALING, Stage.ARM_CHANGING, Stage.ANALYZING, Stage.PAUSED)
 
 #: The guarded way of a revision out of service, in order.
 WAY_OUT = (

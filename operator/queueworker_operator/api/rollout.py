@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from queueworker_operator.api.gates import Analysis, Gate, OnFailure
 from queueworker_operator.api.schema import Int32, Model
 
 
@@ -58,11 +59,15 @@ class Step(Model):
         description="From here on the canary runs with this prefetch, as a revision of its own.",
     )
     pause: PauseStep | None = Field(default=None, description="Wait with this canary.")
+    analysis: Analysis | None = Field(
+        default=None, description="Measure this canary beside the stable revision; only what passes goes on."
+    )
 
     @property
     def verbs(self) -> int:
         """How many verbs it has; a valid step has one."""
-        return sum(verb is not None for verb in (self.set_canary_scale, self.set_prefetch, self.pause))
+        verbs = (self.set_canary_scale, self.set_prefetch, self.pause, self.analysis)
+        return sum(verb is not None for verb in verbs)
 
     @property
     def sets(self) -> bool:
@@ -83,6 +88,19 @@ class Rollout(Model):
         description="What a canary goes through before it is promoted, in order. The first is "
         "setCanaryScale; those that set something and follow each other are applied together.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    gates: Annotated[tuple[Gate, ...], Field(max_length=4)] = Field(
+        default=(),
+        description="Settings of the gates. Each one judges every analysis; leaving one out takes a waiver.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    on_failure: OnFailure = Field(
+        default=OnFailure.ABORT,
+        description="What follows when a gate fails: back to the stable revision by the guarded way, or "
+        "nothing until somebody requests Retry, SkipStep, Promote or Abort.",
+    )
+    on_inconclusive: OnFailure = Field(
+        default=OnFailure.PAUSE, description="The same where a gate cannot judge."
     )
 
 

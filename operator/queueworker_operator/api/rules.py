@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from queueworker_operator.api.gates import GateType
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
 
@@ -112,6 +113,11 @@ def _one_scale(name: str, spec: QueueWorkerSpec) -> bool:
 def _measures_what_is_promoted(name: str, spec: QueueWorkerSpec) -> bool:
     arms = {step.set_prefetch for step in spec.steps} - {None}
     return not arms or spec.effective_prefetch in arms
+
+
+def _gate_fields(name: str, spec: QueueWorkerSpec) -> bool:
+    limited = [gate for gate in spec.gates if gate.min_percent_of_stable is not None]
+    return all(gate.type is GateType.QUEUE_PROGRESS and gate.waiver is None for gate in limited)
 
 
 def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
@@ -254,9 +260,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "one-verb",
         "spec.rollout",
-        "!has(self.steps) || self.steps.all(s, "
-        "[has(s.setCanaryScale), has(s.setPrefetch), has(s.pause)].filter(x, x).size() == 1)",
-        "a step has exactly one of setCanaryScale, setPrefetch and pause",
+        "!has(self.steps) || self.steps.all(s, [has(s.setCanaryScale), has(s.setPrefetch), has(s.pause), "
+        "has(s.analysis)].filter(x, x).size() == 1)",
+        "a step has exactly one of setCanaryScale, setPrefetch, pause and analysis",
         "spec.rollout.steps",
         lambda name, spec: all(step.verbs == 1 for step in spec.steps),
     ),
@@ -268,6 +274,23 @@ RULES: tuple[Rule, ...] = (
         "setCanaryScale has exactly one of replicas and percent",
         "spec.rollout.steps",
         _one_scale,
+    ),
+    Rule(
+        "gate-fields",
+        "spec.rollout",
+        "!has(self.gates) || self.gates.all(g, !has(g.minPercentOfStable) || "
+        "(g.type == 'QueueProgress' && !has(g.waiver)))",
+        "minPercentOfStable is a limit of QueueProgress, and a gate that is waived has none: remove it",
+        "spec.rollout.gates",
+        _gate_fields,
+    ),
+    Rule(
+        "one-of-each-gate",
+        "spec.rollout",
+        "!has(self.gates) || self.gates.all(g, self.gates.exists_one(h, h.type == g.type))",
+        "each gate has one entry: merge those of the same type",
+        "spec.rollout.gates",
+        lambda name, spec: len({gate.type for gate in spec.gates}) == len(spec.gates),
     ),
     Rule(
         "arm-prefetch",

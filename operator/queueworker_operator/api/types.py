@@ -6,43 +6,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer
-from pydantic.config import JsonDict
+from pydantic import Field
 
+from queueworker_operator.api.gates import AnalysisStatus, Gate, GateStatus
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.request import Request
 from queueworker_operator.api.rollout import Hold, Rollout, Step, Strategy
-from queueworker_operator.api.schema import Int32, Int64, SecretRef
+from queueworker_operator.api.schema import Int32, Int64, SecretRef, Timestamp
 from queueworker_operator.api.schema import Model as _Model
+from queueworker_operator.api.schema import Tolerant as _Tolerant
+from queueworker_operator.api.schema import keyed_by as _keyed_by
+from queueworker_operator.api.schema import whole_seconds as whole_seconds
 from queueworker_operator.api.template import Template
-
-
-def whole_seconds(moment: datetime) -> datetime:
-    """In UTC, without a fraction: what a status can hold."""
-    return moment.astimezone(UTC).replace(microsecond=0)
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-#: Whole seconds in UTC, as Kubernetes writes them, so that what was written equals what is read back.
-Timestamp = Annotated[datetime, AfterValidator(whole_seconds), PlainSerializer(_rfc3339, return_type=str)]
-
-
-def _keyed_by(field: str) -> JsonDict:
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
-
-
-class _Tolerant(_Model):
-    """Written by us or by the API server, perhaps by a newer one: unknown fields are not errors."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 class Queue(_Model):
@@ -208,6 +187,11 @@ class QueueWorkerSpec(_Model):
         return (self.rollout.steps if self.rollout else None) or ()
 
     @property
+    def gates(self) -> tuple[Gate, ...]:
+        """rollout.gates; empty where there are none."""
+        return self.rollout.gates if self.rollout else ()
+
+    @property
     def quiet_seconds(self) -> int:
         """rollback.quietSeconds, or its default."""
         return (self.rollback or Rollback()).quiet_seconds
@@ -263,6 +247,9 @@ class RolloutStatus(_Tolerant):
         default=None, description="Of a canary: which steps these are. Other steps begin at the first again."
     )
     step_started_at: Timestamp | None = Field(default=None, description="Of a canary: when the step began.")
+    analysis: AnalysisStatus | None = Field(
+        default=None, description="Of a canary: the measurement that is under way, or that did not pass."
+    )
     leaving: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="The revision that is on its way out, during the guarded stages."
     )
@@ -306,8 +293,8 @@ class QueueWorkerStatus(_Tolerant):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
         description="Ready, Available, BrokerReachable, PlacementValid; on NATS QueueProvisioned and "
-        "PriorityDrained; RegistryEmpty while a revision leaves by the guarded way; Reconciling and Stalled "
-        "while true.",
+        "PriorityDrained; RegistryEmpty while a revision leaves by the guarded way; GatesPassed once an "
+        "analysis of the change began; Reconciling and Stalled while true.",
         json_schema_extra=_keyed_by("type"),
     )
     observed_generation: Int64 | None = Field(
@@ -340,6 +327,11 @@ class QueueWorkerStatus(_Tolerant):
         description="The revision that takes over: its steps are done, or a request promoted it.",
     )
     rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
+    gates: Annotated[tuple[GateStatus, ...], Field(max_length=32)] = Field(
+        default=(),
+        description="What the gates found in the analyses of the last change, the oldest first.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
     revisions: Annotated[tuple[RevisionStatus, ...], Field(max_length=20)] = Field(
         default=(), description="Each revision that exists.", json_schema_extra=_keyed_by("name")
     )

@@ -8,12 +8,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
+from queueworker_operator.api.gates import Verdict, newest
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import RevisionStatus
 from queueworker_operator.cli.seen import Seen
 from queueworker_operator.cli.verdict import Answer, verdict
 
 _COLOURS = {Answer.SETTLED: "green", Answer.MOVING: "cyan", Answer.WAITING: "yellow", Answer.BLOCKED: "red"}
+_GATES = {Verdict.PASSED: "green", Verdict.WAIVED: "yellow", Verdict.INCONCLUSIVE: "yellow"}
 _STATES = {"ready": "green", "starting": "cyan", "stopping": "yellow"}
 
 
@@ -47,6 +49,13 @@ def tree(seen: Seen) -> Tree:
             line.append(f"  {member.state}", style=_STATES.get(member.state, "red"))
             if member.restarts:
                 line.append(f"  {member.restarts} restarts", style="yellow")
+            branch.add(line)
+    if judged := newest(seen.status.gates):
+        branch = grown.add(Text(f"gates at step {judged[0].step}, {judged[0].revision}"))
+        for gate in judged:
+            line = Text(f"{gate.type}  ")
+            line.append(gate.verdict.value, style=_GATES.get(gate.verdict, "red"))
+            line.append(f"  {gate.message}")
             branch.add(line)
     return grown
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from queueworker_operator.api.gates import newest
 from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
 from queueworker_operator.api.types import Condition
 from queueworker_operator.cli.seen import Seen
@@ -22,6 +23,7 @@ _WANTED = (
     ConditionType.QUEUE_PROVISIONED,
     ConditionType.PRIORITY_DRAINED,
     ConditionType.REGISTRY_EMPTY,
+    ConditionType.GATES_PASSED,
     ConditionType.AVAILABLE,
 )
 #: Reasons of Reconciling under which the operator itself goes on, without waiting for anybody.
@@ -29,12 +31,15 @@ _GOING_ON = (
     ConditionReason.ROLLOUT_IN_PROGRESS,
     ConditionReason.SCALING_STABLE,
     ConditionReason.RETIRING,
+    ConditionReason.ANALYZING,
     ConditionReason.DELETING,
 )
 #: Those that end only when a person edits the resource.
 _BY_HAND = (
     ConditionReason.PAUSED,
     ConditionReason.PAUSE_STEP,
+    ConditionReason.GATE_FAILED,
+    ConditionReason.GATE_INCONCLUSIVE,
     ConditionReason.WAITING_FOR_PROMOTION,
     ConditionReason.HELD,
     ConditionReason.VERSION_REVOKED,
@@ -108,7 +113,9 @@ def verdict(seen: Seen) -> Verdict:
 def _off(seen: Seen) -> Iterator[Condition]:
     for kind in _WANTED:
         condition = seen.status.condition(kind)
-        if condition is not None and condition.status != "True":
+        # That a measurement is under way is nothing that is off.
+        under_way = condition is not None and condition.reason == ConditionReason.ANALYZING
+        if condition is not None and condition.status != "True" and not under_way:
             yield condition
 
 
@@ -125,6 +132,7 @@ def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
         "target": rollout.target if rollout else None,
         "step": rollout.step if rollout else None,
         "attempt": rollout.attempt if rollout else None,
+        "gates": [one.model_dump(mode="json", by_alias=True) for one in newest(seen.status.gates)],
         "besides": [one.model_dump(mode="json", by_alias=True) for one in found.besides],
     }
 
@@ -140,6 +148,8 @@ def verdict_as_text(seen: Seen, found: Verdict, now: datetime) -> list[str]:
             f"  {rollout.stage} to {rollout.target}{step} for {_ago(now, rollout.started_at)},"
             f" last got further {_ago(now, progress)} ago"
         )
+    for gate in newest(seen.status.gates):
+        lines.append(f"  gate {gate.type} of step {gate.step}: {gate.verdict}, {gate.message}")
     for one in found.besides:
         if one.message != found.message:
             lines.append(f"  {one.type} is {one.status} ({one.reason}): {one.message}")

@@ -10,13 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from queueworker_operator.api.revisions import broker_identity
 from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.observe.access import Access, opened
-from queueworker_operator.plan.queue_facts import LiveWorkers, QueueFacts, Unknown
+from queueworker_operator.plan.queue_facts import FRESH, Books, LiveWorkers, NoBooks, QueueFacts, Row, Unknown
 from worker_runtime.brokers.base import PROTOCOL, Inspector, QueueReading, Role, Timing
 from worker_runtime.brokers.connect import broker_from_url
 
@@ -42,6 +42,9 @@ class _Queue:
     newest: QueueFacts | None = None
     marks: tuple[object, ...] | None = None
     quiet_since: datetime | None = None
+    #: Since when no reading was missing for long, and since when each showed ready work.
+    watched_since: datetime | None = None
+    backlog_since: datetime | None = None
     error: str = "it has not been read yet"
 
 
@@ -105,8 +108,17 @@ class QueueReadings:
             if marks != queue.marks or _registry(reading):
                 queue.quiet_since = None if _registry(reading) else self._clock()
             queue.marks = marks
+            if queue.newest is None or began - queue.newest.observed_at > FRESH:
+                queue.watched_since, queue.backlog_since = began, None
+            if not reading.ready:
+                queue.backlog_since = None
+            elif queue.backlog_since is None:
+                queue.backlog_since = began
             # Of the moment before it was asked: a reading never counts as newer than it is.
-            queue.newest = _facts(reading, began, queue.quiet_since)
+            facts = _facts(reading, began, queue.quiet_since)
+            queue.newest = replace(
+                facts, books=_books(reading, queue.watched_since or began, queue.backlog_since)
+            )
 
     def _forget(self, now: datetime) -> None:
         for key, queue in list(self._queues.items()):
@@ -162,6 +174,20 @@ def _facts(reading: QueueReading, observed_at: datetime, quiet_since: datetime |
         fences=dict(reading.fences),
         live=_live(reading),
         quiet_since=quiet_since,
+    )
+
+
+def _books(reading: QueueReading, watched_since: datetime, backlog_since: datetime | None) -> Books | NoBooks:
+    if reading.failures is None:
+        return NoBooks()
+    return Books(
+        server=reading.server,
+        rows={name: Row(**asdict(row)) for name, row in reading.ledger.items()},
+        owned=reading.owned_by,
+        committed=reading.success,
+        failed=reading.failures,
+        watched_since=watched_since,
+        backlog_since=backlog_since,
     )
 
 

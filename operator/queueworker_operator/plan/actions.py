@@ -55,6 +55,15 @@ class ScaleRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class KillWorker:
+    """End one worker of a revision at once, without any time to stop: a failure, made on purpose. Another one
+    takes its place. (Done again after a crash it ends another one; workers may die at any time.)"""
+
+    revision: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetireRevision:
     """Scale a revision to 0: its workers get SIGTERM and their time to stop. The Deployment stays for now."""
 
@@ -128,6 +137,7 @@ Action = (
     | ApplyRevision
     | AdoptRevision
     | ScaleRevision
+    | KillWorker
     | RetireRevision
     | DeleteRevision
     | BrokerAction

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from queueworker_operator.api.gates import AnalysisStatus
 from queueworker_operator.api.reasons import CANARY_STAGES, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.rollout import Step
@@ -20,17 +21,20 @@ from queueworker_operator.plan.actions import (
     Action,
     ApplyRevision,
     DeleteRevision,
+    KillWorker,
     RetireRevision,
     ReturnStaged,
     ScaleRevision,
     UnfenceRevision,
 )
+from queueworker_operator.plan.analysis import Analysed, Subject, Terms, analysed
 from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.gates import Side
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.split import is_empty, serving
-from queueworker_operator.plan.steps import Place, Split, split_at, verdict_at, walk
+from queueworker_operator.plan.steps import Place, Split, pause_is_over, split_at, walk
 from queueworker_operator.plan.way_out import Departure, WayOut, way_out
 
 
@@ -89,30 +93,82 @@ class Canary:
     #: By prefetch: each arm, whether trying to create it makes sense, and what came of the last try.
     arms: Mapping[int, tuple[Revision, Guard, Guard]]
     promoted_prefetch: int
+    #: For each step that is an analysis, by index.
+    terms: Mapping[int, Terms]
+    #: The analysis that was begun at this place.
+    analysis: AnalysisStatus | None
 
 
-def walked(situation: Situation, canary: Canary, now: datetime) -> tuple[Place, Guard]:
+@dataclass(frozen=True, slots=True)
+class Walked:
     """How far the steps are with what is proven now, and what holds them."""
+
+    place: Place
+    held: Guard
+    #: The analysis at that place.
+    analysis: AnalysisStatus | None
+    #: What gates found in this pass: the step, the arm, and where its analysis stands.
+    judged: tuple[int, Arm, Analysed] | None = None
+    #: The analysis at that place wants a worker of the canary killed; or the change not to go on.
+    kills: bool = False
+    aborts: bool = False
+
+
+def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
+    """Walk the steps as far as they are proven to be over."""
     forward = first_obstacle(situation.reachable, situation.readable, _paused(situation))
     if not isinstance(forward, Pass):
-        return canary.place, forward
+        return Walked(canary.place, forward, canary.analysis)
+    looked: dict[int, tuple[Arm, Analysed]] = {}
 
     def in_force(index: int) -> Guard:
         return _in_force(_arm_at(situation, canary, index))
 
-    return walk(canary.steps, canary.place, in_force, verdict_at(now), now)
+    def verdict(index: int, since: datetime) -> Guard:
+        pause = canary.steps[index].pause
+        if pause is not None:
+            return pause_is_over(pause, since, now)
+        arm = _arm_at(situation, canary, index)
+        before = canary.analysis if index == canary.place.index else None
+        found = analysed(canary.terms[index], _subject(arm), situation.queue, before, now)
+        looked[index] = arm, found
+        return found.guard
+
+    place, held = walk(canary.steps, canary.place, in_force, verdict, now)
+    judged = next(((index, arm, one) for index, (arm, one) in looked.items() if one.found), None)
+    if place.index not in looked:
+        stays = canary.analysis if place.index == canary.place.index else None
+        return Walked(place, held, stays, judged)
+    _, last = looked[place.index]
+    return Walked(place, held, last.state, judged, last.kills, last.aborts)
+
+
+def _subject(arm: Arm) -> Subject:
+    stable, own = _stable(arm), arm.revision
+    assert stable is not None, "nothing is in force beside nothing"
+    workers = stable.desired if arm.is_stable else arm.split.workers
+    return Subject(
+        Side(own.name, workers),
+        Side(stable.name, stable.desired),
+        stable.protocol,
+        bound=own.prefetch + own.coroutines,
+        may_kill=not arm.is_stable,
+    )
 
 
 def beside_the_stable(
-    situation: Situation, canary: Canary, place: Place, held: Guard, now: datetime
+    situation: Situation, canary: Canary, at: Walked, now: datetime
 ) -> tuple[Decision, Arm]:
-    """What is done at a place that is not the end, and what `held` the walk there."""
+    """What is done at a place that is not the end."""
+    place, held = at.place, at.held
     arm = _arm_at(situation, canary, place.index)
     out = _way_out(arm, now)
     actions: list[Action] = _on_the_broker(arm, out)
     downs, ups, priority = _scaled(arm, out)
     gone = [r for r in arm.former if is_empty(r) and (out is None or out.done)]
     actions += [*downs, *ups, *(DeleteRevision(r.name, r.deployment) for r in gone)]
+    if at.kills:
+        actions.append(KillWorker(arm.revision.name, arm.revision.deployment))
     left = tuple(r for r in situation.revisions if r not in gone)
     accepted = arm.seen.accepted if arm.seen.current is None else Pass()
     moves = first_obstacle(
@@ -131,7 +187,7 @@ def _stage(arm: Arm, step: Step) -> Stage:
         return Stage.VALIDATING
     if step.sets or not isinstance(_in_force(arm), Pass):
         return Stage.ARM_CHANGING if arm.former else Stage.CANARY_SCALING
-    return Stage.PAUSED
+    return Stage.PAUSED if step.pause is not None else Stage.ANALYZING
 
 
 def _arm_at(situation: Situation, canary: Canary, index: int) -> Arm:

@@ -12,6 +12,7 @@ from queueworker_operator.api.reasons import CANARY_STAGES, WAY_OUT, ConditionRe
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import Protocol, QueueWorkerSpec, QueueWorkerStatus, StableStatus
+from queueworker_operator.plan.evidence import aborted
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.requests import Heard
@@ -107,10 +108,7 @@ def kept_back(
     """Why the stable revision is kept and the change does not go on; Pass when it does. There is a stable
     revision, and it is another one."""
     if heard.aborted is not None:
-        return Wait(
-            ConditionReason.ROLLOUT_ABORTED,
-            f"The change to {heard.aborted} was aborted by a request: change the spec, or request Retry.",
-        )
+        return aborted(heard.aborted, previous.gates)
     if isinstance(revocation := revoked(spec, wanted, previous), Wait):
         return revocation
     if not is_forward(wanted, previous):

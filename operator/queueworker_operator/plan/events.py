@@ -14,6 +14,7 @@ from queueworker_operator.api.reasons import (
 )
 from queueworker_operator.api.types import Condition, QueueWorkerStatus, Role
 from queueworker_operator.plan.actions import EmitEvent
+from queueworker_operator.plan.gate_words import gate_events
 
 #: Stalled for these reasons is posted; what is wrong with the broker is posted from its own conditions.
 _STALLED = {
@@ -32,6 +33,7 @@ def transitions(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator
     yield from _stages(before, after)
     yield from _retired(before, after)
     yield from _broker(before, after)
+    yield from gate_events(before, after)
     stalled = _changed(before, after, ConditionType.STALLED)
     if stalled and (reason := _STALLED.get(ConditionReason(stalled.reason))):
         yield _event(reason, before, after, stalled)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
 from queueworker_operator.api.revisions import Revision, arms_of, broker_identity, revision_of
 from queueworker_operator.api.rollout import Strategy, steps_hash
@@ -20,6 +21,7 @@ from queueworker_operator.plan.course import (
     remembered,
     revoked,
 )
+from queueworker_operator.plan.evidence import KEPT, aborted, begun, evidence, kept_gates, terms_of
 from queueworker_operator.plan.facts import (
     BrokerCheck,
     Facts,
@@ -45,6 +47,13 @@ from queueworker_operator.plan.rolling import Decision, rolling
 from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.steps import Place, resume
 
+#: What only a request ends.
+_FOR_A_PERSON = (
+    ConditionReason.PAUSE_STEP,
+    ConditionReason.GATE_FAILED,
+    ConditionReason.GATE_INCONCLUSIVE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -63,13 +72,16 @@ class Change:
     #: Of a canary: how far it is, and what runs beside the stable revision.
     place: Place | None = None
     arm: Arm | None = None
+    #: The analysis that is under way or did not pass, and what gates found in this change so far.
+    analysis: AnalysisStatus | None = None
+    gates: tuple[GateStatus, ...] = ()
 
     @property
     def is_stopped(self) -> bool:
         """Nothing moves by itself before the broker, the API server or a person does something."""
         situation = self.situation
         guards = (situation.creatable, situation.accepted, situation.reachable, situation.pause)
-        pauses = isinstance(self.blocker, Wait) and self.blocker.reason is ConditionReason.PAUSE_STEP
+        pauses = isinstance(self.blocker, Wait) and self.blocker.reason in _FOR_A_PERSON
         return pauses or not isinstance(first_obstacle(*guards), Pass)
 
 
@@ -116,7 +128,8 @@ def change_of(
         paused=spec.paused,
         old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,
     )
-    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now)
+    gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)
+    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, gates)
     stable = previous.stable
     if stable is None or stable.revision == wanted.name:
         return _rolled(seen)
@@ -138,6 +151,7 @@ class _Seen:
     broker: BrokerCheck | Unknown
     place: Place | None
     now: datetime
+    gates: tuple[GateStatus, ...] = ()
 
     def change(
         self,
@@ -148,9 +162,22 @@ class _Seen:
         heard: Heard | None = None,
         place: Place | None = None,
         arm: Arm | None = None,
+        analysis: AnalysisStatus | None = None,
     ) -> Change:
         heard, previous = heard or self.heard, self.situation.previous
-        return Change(target, decision, situation, blocker, heard, self.broker, previous, place, arm)
+        return Change(
+            target,
+            decision,
+            situation,
+            blocker,
+            heard,
+            self.broker,
+            previous,
+            place,
+            arm,
+            analysis,
+            self.gates,
+        )
 
 
 def _place(
@@ -177,6 +204,7 @@ def _pending(
         waiting_step=place.shown if place is not None and waits and begun else None,
         stable_is_there=there,
         forgotten=resource.status.stable is None and previous.stable is not None,
+        analysed=bool(rollout and rollout.analysis and rollout.analysis.verdict),
     )
 
 
@@ -226,13 +254,37 @@ def _kept(seen: _Seen, why: Wait) -> Change:
 def _canary(seen: _Seen) -> Change:
     spec, heard = seen.resource.spec, seen.heard
     assert seen.place is not None
-    canary = Canary(spec.steps, seen.place, _arms(seen), spec.effective_prefetch)
-    place, guard = walked(seen.situation, canary, seen.now)
-    if place.done:
+    canary = Canary(
+        spec.steps,
+        seen.place,
+        _arms(seen),
+        spec.effective_prefetch,
+        terms_of(spec),
+        None if heard.again else begun(seen.situation.previous.rollout, seen.wanted.name, seen.place),
+    )
+    at = walked(seen.situation, canary, seen.now)
+    if at.judged is not None:
+        index, measured, found = at.judged
+        shown = replace(seen.place, index=index)
+        told = evidence(found, seen.wanted.name, measured.revision, shown, seen.now)
+        seen = replace(seen, gates=(*seen.gates, *told)[-KEPT:])
+    if at.aborts and at.analysis is not None:
+        heard = replace(heard, aborted=seen.wanted.name)
+        return _kept(replace(seen, heard=heard), aborted(seen.wanted.name, seen.gates))
+    if at.place.done:
         heard = replace(heard, promoted=seen.wanted.name)
-        return _rolled(replace(seen, heard=heard, place=place))
-    decision, arm = beside_the_stable(seen.situation, canary, place, guard, seen.now)
-    return seen.change(seen.wanted.name, decision, arm.seen, decision.held, heard=heard, place=place, arm=arm)
+        return _rolled(replace(seen, heard=heard, place=at.place))
+    decision, arm = beside_the_stable(seen.situation, canary, at, seen.now)
+    return seen.change(
+        seen.wanted.name,
+        decision,
+        arm.seen,
+        decision.held,
+        heard=heard,
+        place=at.place,
+        arm=arm,
+        analysis=at.analysis,
+    )
 
 
 def _arms(seen: _Seen) -> Mapping[int, tuple[Revision, Guard, Guard]]:

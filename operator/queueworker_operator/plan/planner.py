@@ -91,6 +91,8 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         promoted=heard.promoted if stable and stable.revision != heard.promoted else None,
         place=change.place,
         canary=(change.arm.revision.name, change.arm.split.workers) if change.arm else None,
+        analysis=change.analysis,
+        gates=change.gates,
     )
     status = build_status(metadata, previous, view, now)
     actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
@@ -137,6 +139,7 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
         out=None,
         handled_request=previous.handled_request,
         aborted=previous.aborted,
+        gates=previous.gates,
     )
     status = build_status(resource.metadata, previous, view, now)
     return _finish([], transitions(previous, status), previous, status, SETTLED)
@@ -168,6 +171,7 @@ def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: d
         out=None,
         handled_request=previous.handled_request,
         aborted=previous.aborted,
+        gates=previous.gates,
     )
     status = build_status(metadata, previous, view, now)
     retire: list[Action] = [RetireRevision(r.name, r.deployment) for r in revisions if r.desired]

@@ -33,6 +33,65 @@ class LiveWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """One revision in the broker's ledger. Numbers only grow, unless the books are lost."""
+
+    claimed: int = 0
+    committed: int = 0
+    rejected: int = 0
+    released: int = 0
+    taken_over: int = 0
+    poisoned: int = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Claimed, and by the books not ended in any way."""
+        return self.claimed - self.committed - self.rejected - self.released - self.taken_over
+
+
+@dataclass(frozen=True, slots=True)
+class NoBooks:
+    """The broker counts nothing for each revision (JetStream)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What the broker counted, all at one moment."""
+
+    #: The server that was read.
+    server: str
+    #: By revision.
+    rows: Mapping[str, Row]
+    #: By revision and worker process, dead ones included: deliveries that it owns.
+    owned: Mapping[str, Mapping[str, int]]
+    #: Of all workers, those of protocol Legacy included: commits, and rejections with dead letters.
+    committed: int
+    failed: int
+    #: Since when the queue was read without a gap, and since when each of these readings showed ready work.
+    watched_since: datetime
+    backlog_since: datetime | None
+
+    def row(self, revision: str) -> Row:
+        """What the ledger has of a revision; zeros where its workers never took anything."""
+        return self.rows.get(revision, Row())
+
+    def legacy(self) -> Row:
+        """What workers did that the ledger does not know: those of protocol Legacy."""
+        rows = self.rows.values()
+        committed = max(0, self.committed - sum(row.committed for row in rows))
+        rejected = max(0, self.failed - sum(row.rejected for row in rows))
+        return Row(committed + rejected, committed, rejected)
+
+    def unbooked(self, revision: str) -> int:
+        """How far the ledger and what is owned are apart; 0 where the books balance."""
+        return self.row(revision).unfinished - sum(self.owned.get(revision, {}).values())
+
+    def most_owned(self, revision: str) -> int:
+        """The most that one worker process owns."""
+        return max(self.owned.get(revision, {}).values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class QueueFacts:
     """One reading of one queue."""
 
@@ -56,6 +115,7 @@ class QueueFacts:
     live: Mapping[str, LiveWorkers] = field(default_factory=dict)
     #: Since when every reading showed an empty registry and no movement; None while something is there.
     quiet_since: datetime | None = None
+    books: Books | NoBooks = NoBooks()
 
     @property
     def private(self) -> int:

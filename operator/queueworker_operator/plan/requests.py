@@ -25,6 +25,8 @@ class Heard:
     promoted: str | None = None
     #: The step that waits is over.
     skipped: bool = False
+    #: The analysis that did not pass is done again.
+    again: bool = False
     events: tuple[EmitEvent, ...] = ()
 
 
@@ -41,6 +43,8 @@ class Pending:
     stable_is_there: bool
     #: Nothing is remembered of what was answered before, although workers run.
     forgotten: bool
+    #: The step is an analysis that did not pass, and that nobody skipped.
+    analysed: bool = False
 
 
 def hear(request: Request | None, pending: Pending, previous: QueueWorkerStatus) -> Heard:
@@ -67,6 +71,8 @@ def hear(request: Request | None, pending: Pending, previous: QueueWorkerStatus)
             text = f"the change to {wanted} is aborted; {stable.revision} goes on serving."
             return handled(text, aborted=wanted, promoted=None)
         case RequestAction.RETRY:
+            if not aborted and pending.analysed and not promoted:
+                return handled(f"the analysis at step {pending.waiting_step} is done again.", again=True)
             if not aborted:
                 return ignored("nothing was aborted that could be tried again.")
             return handled(f"{wanted} is brought out after all.", aborted=None)

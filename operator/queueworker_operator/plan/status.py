@@ -19,6 +19,7 @@ from queueworker_operator.api.types import (
 from queueworker_operator.plan.broker_words import Word as _Word
 from queueworker_operator.plan.broker_words import broker_words, queue_words
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
+from queueworker_operator.plan.gate_words import gates_word
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.split import serving
 from queueworker_operator.plan.view import HALTED, View
@@ -53,6 +54,7 @@ def build_status(
         aborted=view.aborted,
         promoted=view.promoted,
         rollout=rollout,
+        gates=view.gates,
         revisions=revisions,
     )
 
@@ -101,6 +103,7 @@ def _rollout(
         attempt=place.attempt if place else None,
         steps_hash=place.steps_hash if place else None,
         step_started_at=place.since if place else None,
+        analysis=view.analysis,
         leaving=out.leaving if out else None,
         reason=_reason(out.guard).value if out else None,
         evidence=out.evidence if out else None,
@@ -168,6 +171,8 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
             words |= queue_words(view.broker)
     if view.out:
         words[ConditionType.REGISTRY_EMPTY] = _registry_word(view.out)
+    if gates := gates_word(view.analysis, view.gates):
+        words[ConditionType.GATES_PASSED] = gates
     if reconciling:
         words[ConditionType.RECONCILING] = reconciling
     if stalled:
@@ -178,7 +183,7 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
 def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if isinstance(view.blocker, Fail):
         return _Word("True", view.blocker.reason, view.blocker.message)
-    if view.stage is Stage.PAUSED:
+    if view.stage in (Stage.PAUSED, Stage.ANALYZING):
         return None
     deadline = view.drain_deadline if view.drains else view.deadline
     if view.halted or rollout.progressed_at is None or now - rollout.progressed_at <= deadline:

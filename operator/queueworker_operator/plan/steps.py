@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from queueworker_operator.api.reasons import ConditionReason
-from queueworker_operator.api.rollout import Step
+from queueworker_operator.api.rollout import PauseStep, Step
 from queueworker_operator.api.types import RolloutStatus
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 
@@ -96,13 +96,14 @@ def walk(
     steps: Sequence[Step],
     place: Place,
     in_force: Callable[[int], Guard],
-    verdict: Callable[[Step, datetime], Guard],
+    verdict: Callable[[int, datetime], Guard],
     now: datetime,
 ) -> tuple[Place, Guard]:
     """As far as what is proven leads, and what holds it there.
 
     `in_force` says of a step whether what is set there runs and serves; nothing is over without that.
-    `verdict` says whether a step that sets nothing is over that began then. Only Pass leads on.
+    `verdict` says whether a step that sets nothing is over that began then. Both get the step's index. Only
+    Pass leads on.
     """
     while not place.done:
         guard = in_force(place.index)
@@ -112,7 +113,7 @@ def walk(
         if step.sets:
             after = _after_those_that_set(steps, place.index)
         else:
-            guard = verdict(step, place.since)
+            guard = verdict(place.index, place.since)
             if not isinstance(guard, Pass):
                 return place, guard
             after = place.index + 1
@@ -120,19 +121,14 @@ def walk(
     return place, Pass()
 
 
-def verdict_at(now: datetime) -> Callable[[Step, datetime], Guard]:
-    """Whether a step that sets nothing is over."""
-
-    def verdict(step: Step, since: datetime) -> Guard:
-        assert step.pause is not None, "steps that set something have no verdict"
-        seconds = step.pause.duration_seconds
-        if seconds is None:
-            return Wait(
-                ConditionReason.PAUSE_STEP,
-                "This step is a pause without an end: request SkipStep or Promote to go on, or Abort.",
-            )
-        if now - since >= timedelta(seconds=seconds):
-            return Pass()
-        return Wait(ConditionReason.TIMED_PAUSE, f"This step is a pause of {seconds} s.")
-
-    return verdict
+def pause_is_over(pause: PauseStep, since: datetime, now: datetime) -> Guard:
+    """Whether a pause that began then is over."""
+    seconds = pause.duration_seconds
+    if seconds is None:
+        return Wait(
+            ConditionReason.PAUSE_STEP,
+            "This step is a pause without an end: request SkipStep or Promote to go on, or Abort.",
+        )
+    if now - since >= timedelta(seconds=seconds):
+        return Pass()
+    return Wait(ConditionReason.TIMED_PAUSE, f"This step is a pause of {seconds} s.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.reasons import ConditionReason, Stage
 from queueworker_operator.api.types import StableStatus
 from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts, Unknown
@@ -22,6 +23,8 @@ _DRAINS = (
 HALTED = (
     ConditionReason.PAUSED,
     ConditionReason.PAUSE_STEP,
+    ConditionReason.GATE_FAILED,
+    ConditionReason.GATE_INCONCLUSIVE,
     ConditionReason.WAITING_FOR_PROMOTION,
     ConditionReason.HELD,
     ConditionReason.ROLLOUT_ABORTED,
@@ -61,6 +64,9 @@ class View:
     place: Place | None = None
     #: What runs beside the stable revision, and how many workers of it are wanted.
     canary: tuple[str, int] | None = None
+    #: The analysis at that step, and what gates found in the last change.
+    analysis: AnalysisStatus | None = None
+    gates: tuple[GateStatus, ...] = ()
 
     @property
     def halted(self) -> bool:

@@ -38,6 +38,7 @@ from queueworker_operator.plan.actions import (
     EmitEvent,
     EnsureFinalizer,
     FenceRevision,
+    KillWorker,
     PromoteDelayed,
     RecoverWork,
     RemoveFinalizer,
@@ -229,6 +230,8 @@ class LocalResource:
                     return
             case ScaleRevision(_, deployment, replicas):
                 self.groups[deployment].scale(replicas)
+            case KillWorker(_, deployment):
+                self.groups[deployment].kill_one()
             case RetireRevision(_, deployment):
                 self.groups[deployment].scale(0)
             case DeleteRevision(name, deployment):

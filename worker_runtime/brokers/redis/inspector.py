@@ -62,6 +62,7 @@ class RedisInspector:
             ("ZRANGE", keys.workers, 0, -1, "WITHSCORES"),
             ("HGETALL", keys.roster),
             ("ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
+            ("GET", keys.failed_count),
         ]
         if self._may_ask_role:
             commands.append(("ROLE",))
@@ -145,15 +146,17 @@ class RedisInspector:
             poison=replies[10],
             total=_counter(keys.total, replies[11], link),
             success=_counter(keys.success, replies[12], link),
+            failures=_counter(keys.failed_count, replies[18], link),
             reservations=reservations,
-            owners=dict(Counter(_worker_of(token) for token in replies[5])),
+            owners=dict(Counter(_holder_of(token)[1] for token in replies[5])),
             fences=_pairs(replies[13]),
             ledger=_ledger(keys.ledger, _pairs(replies[14]), link),
+            owned_by=_owned_by(replies[5]),
             workers=read_roster(
                 replies[15], dict(zip(replies[16][::2], replies[16][1::2], strict=True)), now
             ),
             next_delayed_in=(float(replies[17][1]) - now) / 1000 if replies[17] else None,
-            role=_role(replies[18]) if self._may_ask_role else Role.UNKNOWN,
+            role=_role(replies[19]) if self._may_ask_role else Role.UNKNOWN,
             server=link.name,
         )
 
@@ -180,10 +183,17 @@ def _counter(key: str, value: bytes | None, link: Link) -> int:
         ) from None
 
 
-def _worker_of(token: bytes) -> str:
-    """The second word of `<revision> <worker> <reservation>`."""
+def _holder_of(token: bytes) -> tuple[str, str]:
+    """Revision and worker of `<revision> <worker> <reservation>`."""
     words = token.split(b" ")
-    return _shown(words[1] if len(words) == 3 else token)
+    return _shown(words[0]), _shown(words[1] if len(words) == 3 else token)
+
+
+def _owned_by(tokens: Sequence[bytes]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (revision, worker), count in Counter(map(_holder_of, tokens)).items():
+        found.setdefault(revision, {})[worker] = count
+    return found
 
 
 def _ledger(key: str, fields: Mapping[str, str], link: Link) -> dict[str, LedgerRow]:

@@ -1,0 +1,216 @@
+"""One analysis of a canary, pass by pass: begin, kill if asked for, warm up, measure, judge.
+
+What it needs later is in the status: whoever goes on after a crash compares with the same readings. A window
+that was not watched throughout is measured again; the accounts are kept from the very beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from queueworker_operator.api.gates import (
+    Analysis,
+    AnalysisStatus,
+    BooksStatus,
+    Counts,
+    Gate,
+    OnFailure,
+    Verdict,
+)
+from queueworker_operator.api.reasons import ConditionReason
+from queueworker_operator.api.schema import whole_seconds
+from queueworker_operator.api.types import Protocol
+from queueworker_operator.plan.gates import Judged, Measured, Side, judge
+from queueworker_operator.plan.guards import Guard, Pass, Wait
+from queueworker_operator.plan.queue_facts import Books, QueueFacts, Row, Unknown
+
+#: As often as its whole length an analysis may begin to measure anew before nobody waits for it any longer.
+_PATIENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured, and beside what."""
+
+    canary: Side
+    stable: Side
+    stable_protocol: Protocol
+    #: The most deliveries that one process of the arm may own.
+    bound: int
+    #: The arm is a revision of its own, so that others serve when a worker of it is killed.
+    may_kill: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the spec says of an analysis."""
+
+    analysis: Analysis
+    gates: Sequence[Gate]
+    on_failure: OnFailure
+    on_inconclusive: OnFailure
+    #: Beyond its own length: the time in which nothing else may hold it up.
+    deadline: timedelta
+
+    @property
+    def chosen(self) -> tuple[Gate, ...]:
+        return self.analysis.chosen(self.gates)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.analysis.fingerprint(self.gates)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """Where an analysis stands after a pass. Pass only if each gate passed or is waived."""
+
+    state: AnalysisStatus
+    guard: Guard
+    #: A worker of the canary is to be killed now.
+    kills: bool = False
+    #: What the gates found, where they judged for good in this pass.
+    found: tuple[tuple[Gate, Judged], ...] = ()
+    #: The change is not to go on.
+    aborts: bool = False
+
+
+def analysed(
+    terms: Terms, subject: Subject, queue: QueueFacts | Unknown, before: AnalysisStatus | None, now: datetime
+) -> Analysed:
+    """The next state. `before` is that of the last pass, None where none was begun at this step."""
+    if isinstance(queue, Unknown):
+        state = before or AnalysisStatus(
+            revision=subject.canary.revision, settings=terms.fingerprint, began_at=now
+        )
+        return Analysed(state, queue)
+    books = read(subject, queue)
+    if before is None or (before.revision, before.settings) != (subject.canary.revision, terms.fingerprint):
+        state = AnalysisStatus(
+            revision=subject.canary.revision, settings=terms.fingerprint, began=books, began_at=now
+        )
+        return Analysed(state, _measuring(terms))
+    if before.verdict is not None:
+        return _stands(terms, before)
+    waits = timedelta(seconds=terms.analysis.warm_up_seconds)
+    length = timedelta(seconds=terms.analysis.duration_seconds)
+    if terms.analysis.force_failure and subject.may_kill and before.killed_at is None:
+        return Analysed(before.model_copy(update={"killed_at": now}), _measuring(terms), kills=True)
+    if now - before.began_at > _PATIENCE * (length + waits) + terms.deadline:
+        text = "it could not be measured in one piece: the broker or the operator was away again and again."
+        return _ended(terms, before, Verdict.INCONCLUSIVE, text)
+    if now - (before.killed_at or before.began_at) < waits:
+        return Analysed(before, _measuring(terms))
+    if books is None or before.began is None:
+        return _without_books(terms, before, length, now)
+    assert isinstance(queue.books, Books)
+    if before.measured is None or before.measured.at < whole_seconds(queue.books.watched_since):
+        return Analysed(before.model_copy(update={"measured": books}), _measuring(terms))
+    if books.at - before.measured.at < length:
+        return Analysed(before, _measuring(terms))
+    since = queue.books.backlog_since
+    measured = Measured(
+        before.began,
+        before.measured,
+        books,
+        subject.canary,
+        subject.stable,
+        backlogged=since is not None and whole_seconds(since) <= before.measured.at,
+        most_owned=queue.books.most_owned(subject.canary.revision),
+        bound=subject.bound,
+    )
+    found = tuple((gate, judge(gate, measured)) for gate in terms.chosen)
+    return _judged(terms, before, found, books)
+
+
+def read(subject: Subject, queue: QueueFacts) -> BooksStatus | None:
+    """The books as the status keeps them; None where the broker keeps none."""
+    books = queue.books
+    if not isinstance(books, Books):
+        return None
+    stable = (
+        _counts(books.legacy(), 0)
+        if subject.stable_protocol is Protocol.LEGACY
+        else _of(books, subject.stable.revision)
+    )
+    canary = _of(books, subject.canary.revision)
+    return BooksStatus(
+        at=whole_seconds(queue.observed_at), server=books.server[:253], canary=canary, stable=stable
+    )
+
+
+def _of(books: Books, revision: str) -> Counts:
+    return _counts(books.row(revision), books.unbooked(revision))
+
+
+def _counts(row: Row, unbooked: int) -> Counts:
+    return Counts(
+        claimed=row.claimed,
+        committed=row.committed,
+        rejected=row.rejected,
+        released=row.released,
+        taken_over=row.taken_over,
+        poisoned=row.poisoned,
+        unbooked=unbooked,
+    )
+
+
+def _without_books(terms: Terms, before: AnalysisStatus, length: timedelta, now: datetime) -> Analysed:
+    """JetStream counts nothing for each revision: only what is waived does not ask for it."""
+    none = Judged(
+        Verdict.INCONCLUSIVE,
+        "the broker keeps no books of each revision (JetStream): waive this gate, and say why.",
+    )
+    nobody = Unknown("the broker keeps no books", now)
+    found = tuple((gate, judge(gate, nobody) if gate.waiver is not None else none) for gate in terms.chosen)
+    if all(one.verdict is Verdict.WAIVED for _, one in found) and now - before.began_at < length:
+        return Analysed(before, _measuring(terms))
+    return _judged(terms, before, found, None)
+
+
+def _judged(
+    terms: Terms,
+    before: AnalysisStatus,
+    found: tuple[tuple[Gate, Judged], ...],
+    again_from: BooksStatus | None,
+) -> Analysed:
+    """What follows from the verdicts of a window."""
+    by = {verdict: [(g, j) for g, j in found if j.verdict is verdict] for verdict in Verdict}
+    if failed := by[Verdict.FAILED]:
+        if before.failures < min(gate.failure_limit for gate, _ in failed):
+            more = {"failures": before.failures + 1, "measured": again_from}
+            return Analysed(before.model_copy(update=more), _measuring(terms))
+        return replace(_ended(terms, before, Verdict.FAILED, _text(failed)), found=found)
+    if errors := by[Verdict.ERROR]:
+        if before.errors < min(gate.error_limit for gate, _ in errors):
+            more = {"errors": before.errors + 1}
+            return Analysed(before.model_copy(update=more), _measuring(terms))
+        return replace(_ended(terms, before, Verdict.INCONCLUSIVE, _text(errors)), found=found)
+    if unsure := by[Verdict.INCONCLUSIVE]:
+        return replace(_ended(terms, before, Verdict.INCONCLUSIVE, _text(unsure)), found=found)
+    return Analysed(before, Pass(), found=found)
+
+
+def _text(found: Sequence[tuple[Gate, Judged]]) -> str:
+    return "; ".join(f"{gate.type}: {one.message}" for gate, one in found)
+
+
+def _ended(terms: Terms, before: AnalysisStatus, verdict: Verdict, text: str) -> Analysed:
+    return _stands(terms, before.model_copy(update={"verdict": verdict, "message": text[:1024]}))
+
+
+def _stands(terms: Terms, state: AnalysisStatus) -> Analysed:
+    """A verdict that does not lead on, until a person asks for something."""
+    failed = state.verdict is Verdict.FAILED
+    reason = ConditionReason.GATE_FAILED if failed else ConditionReason.GATE_INCONCLUSIVE
+    text = (state.message or "").rstrip(".")
+    way = "Request Retry to measure again, SkipStep or Promote to go on all the same, or Abort."
+    aborts = (terms.on_failure if failed else terms.on_inconclusive) is OnFailure.ABORT
+    return Analysed(state, Wait(reason, f"{state.revision} did not pass: {text}. {way}"), aborts=aborts)
+
+
+def _measuring(terms: Terms) -> Wait:
+    length = terms.analysis.duration_seconds
+    return Wait(ConditionReason.ANALYZING, f"This step measures the canary for {length} s.")

@@ -1,0 +1,85 @@
+"""A canary that is measured beside the stable revision on a real broker, and what its gates make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.local.running import EXPIRES_SOON, Jobs, Up
+from tests.local.test_canary import arm, changing, name, numbers
+from tests.local.test_plugin import plugin
+
+#: A machine that is busy with other things slows one process more than another for a while.
+GATES = [{"type": "QueueProgress", "minPercentOfStable": 20, "minSamples": 20}, {"type": "UsageAccounting"}]
+
+
+def measure(**more: Any) -> dict[str, Any]:
+    return {"analysis": {"durationSeconds": 5, **more}}
+
+
+def measured(version: str, *steps: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    document = changing(version, *steps, **spec)
+    document["spec"]["rollout"]["gates"] = GATES
+    return document
+
+
+def verdicts(up: Up) -> list[tuple[str, int, str, str]]:
+    found = up.of().get("status", {}).get("gates", [])
+    return [(one["step"], one["arm"], one["type"], one["verdict"]) for one in found]
+
+
+async def test_a_good_canary_passes_over_two_arms_one_of_which_loses_a_worker(up: Up, jobs: Jobs) -> None:
+    steps = (arm(2), measure(forceFailure=True), arm(8), measure())
+    up.write(measured("v1", *steps))
+    await up.start()
+    stable = await up.ready(replicas=2)
+    await jobs.publish((f"job-{n}" for n in range(2500)), seconds=0.01)
+    second = measured("v2", *steps)
+    first_arm, last_arm = name(second, 2), name(second, 8)
+    up.write(second)
+    assert await up.ready(generation=2, replicas=2) == last_arm
+
+    assert verdicts(up) == [
+        ("3/5", 2, "QueueProgress", "Passed"),
+        ("3/5", 2, "UsageAccounting", "Passed"),
+        ("5/5", 8, "QueueProgress", "Passed"),
+        ("5/5", 8, "UsageAccounting", "Passed"),
+    ]
+    assert up.condition("GatesPassed")["reason"] == "AllPassed"
+    events = up.events()
+    assert events.count("WorkerKilled") == 1
+    assert events.count("GatePassed") == 4
+    _, shown, _ = await plugin("get", "--local", str(up.state_dir))
+    assert f"gates at step 5/5, {last_arm}" in shown
+    assert "QueueProgress  Passed" in shown
+
+    reading = await jobs.finished(2500)
+    for revision, row in reading.ledger.items():
+        ended = row.committed + row.rejected + row.released + row.taken_over
+        assert row.claimed == ended, f"the books of {revision}"
+    assert sum(row.committed for row in reading.ledger.values()) == 2500
+    assert {stable, first_arm, last_arm} <= set(reading.ledger)
+    assert numbers(up) == {last_arm: 2}
+    assert await up.stop() == 0
+
+
+async def test_a_canary_that_rejects_is_taken_back(up: Up, jobs: Jobs) -> None:
+    up.write(measured("v1", measure()))
+    await up.start()
+    stable = await up.ready(replicas=2)
+    await jobs.publish((f"job-{n}" for n in range(1500)), seconds=0.01)
+    bad = measured("v2", measure(), env={"REJECTS": "1", **EXPIRES_SOON})
+    up.write(bad)
+    await up.until("the abort", lambda: up.condition("Ready")["reason"] == "RolloutAborted")
+    await up.until("the stable revision at its number", lambda: numbers(up) == {stable: 2})
+
+    assert ("2/2", 8, "UsageAccounting", "Failed") in verdicts(up)
+    assert "UsageAccounting Failed" in up.condition("Ready")["message"]
+    assert up.condition("GatesPassed")["reason"] == "GateFailed"
+    assert {"GateFailed", "RollbackStarted", "RolledBack"} <= set(up.events())
+    code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
+    assert code == 4
+    assert "gate UsageAccounting of step 2/2: Failed" in told
+    reading = await jobs.read()
+    assert name(bad, 8) in reading.fences, "it left by the guarded way"
+    assert reading.ledger[name(bad, 8)].committed == 0
+    assert await up.stop() == 0
