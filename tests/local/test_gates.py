@@ -47,6 +47,7 @@ async def test_a_good_canary_passes_over_two_arms_one_of_which_loses_a_worker(up
     assert up.condition("GatesPassed")["reason"] == "AllPassed"
     events = up.events()
     assert events.count("WorkerKilled") == 1
+    assert up.output.count("ended with signal SIGKILL") == 1
     assert events.count("GatePassed") == 4
     _, shown, _ = await plugin("get", "--local", str(up.state_dir))
     assert f"gates at step 5/5, {last_arm}" in shown
