@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.local.running import EXPIRES_SOON, Jobs, Up
@@ -9,7 +12,32 @@ from tests.local.test_canary import arm, changing, name, numbers
 from tests.local.test_plugin import plugin
 
 #: A machine that is busy with other things slows one process more than another for a while.
-GATES = [{"type": "QueueProgress", "minPercentOfStable": 20, "minSamples": 20}, {"type": "UsageAccounting"}]
+GATES = [
+    {"type": "QueueProgress", "minPercentOfStable": 20, "minSamples": 20},
+    {"type": "UsageAccounting", "minSamples": 20},
+]
+
+
+@asynccontextmanager
+async def kept_full(jobs: Jobs) -> AsyncIterator[list[str]]:
+    """Work always waits. Gives the ids of what was published."""
+    ids: list[str] = []
+
+    async def publish_on(enough: asyncio.Event) -> None:
+        while not enough.is_set():
+            if (await jobs.read()).ready < 400:
+                some = [f"job-{len(ids) + n}" for n in range(200)]
+                await jobs.publish(some, seconds=0.01)
+                ids.extend(some)
+            await asyncio.sleep(0.1)
+
+    enough = asyncio.Event()
+    publishing = asyncio.create_task(publish_on(enough))
+    try:
+        yield ids
+    finally:
+        enough.set()
+        await publishing
 
 
 def measure(**more: Any) -> dict[str, Any]:
@@ -32,11 +60,11 @@ async def test_a_good_canary_passes_over_two_arms_one_of_which_loses_a_worker(up
     up.write(measured("v1", *steps))
     await up.start()
     stable = await up.ready(replicas=2)
-    await jobs.publish((f"job-{n}" for n in range(2500)), seconds=0.01)
     second = measured("v2", *steps)
     first_arm, last_arm = name(second, 2), name(second, 8)
-    up.write(second)
-    assert await up.ready(generation=2, replicas=2) == last_arm
+    async with kept_full(jobs) as ids:
+        up.write(second)
+        assert await up.ready(generation=2, replicas=2) == last_arm
 
     assert verdicts(up) == [
         ("3/5", 2, "QueueProgress", "Passed"),
@@ -53,11 +81,11 @@ async def test_a_good_canary_passes_over_two_arms_one_of_which_loses_a_worker(up
     assert f"gates at step 5/5, {last_arm}" in shown
     assert "QueueProgress  Passed" in shown
 
-    reading = await jobs.finished(2500)
+    reading = await jobs.finished(len(ids))
     for revision, row in reading.ledger.items():
         ended = row.committed + row.rejected + row.released + row.taken_over
         assert row.claimed == ended, f"the books of {revision}"
-    assert sum(row.committed for row in reading.ledger.values()) == 2500
+    assert sum(row.committed for row in reading.ledger.values()) == len(ids)
     assert {stable, first_arm, last_arm} <= set(reading.ledger)
     assert numbers(up) == {last_arm: 2}
     assert await up.stop() == 0
@@ -67,10 +95,10 @@ async def test_a_canary_that_rejects_is_taken_back(up: Up, jobs: Jobs) -> None:
     up.write(measured("v1", measure()))
     await up.start()
     stable = await up.ready(replicas=2)
-    await jobs.publish((f"job-{n}" for n in range(1500)), seconds=0.01)
     bad = measured("v2", measure(), env={"REJECTS": "1", **EXPIRES_SOON})
-    up.write(bad)
-    await up.until("the abort", lambda: up.condition("Ready")["reason"] == "RolloutAborted")
+    async with kept_full(jobs):
+        up.write(bad)
+        await up.until("the abort", lambda: up.condition("Ready")["reason"] == "RolloutAborted")
     await up.until("the stable revision at its number", lambda: numbers(up) == {stable: 2})
 
     assert ("2/2", 8, "UsageAccounting", "Failed") in verdicts(up)
