@@ -95,6 +95,10 @@ class Up:
     def write(self, *documents: dict[str, Any]) -> None:
         self.file.write_text(yaml.safe_dump_all(documents))
 
+    def write_nothing(self) -> None:
+        """A file that asks for no QueueWorker."""
+        self.file.write_text("---\n")
+
     async def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(

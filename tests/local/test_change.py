@@ -187,6 +187,7 @@ async def test_a_removed_document_is_drained_and_may_come_back(up: Up) -> None:
     assert not any(map(running, gone))
     assert up.pids("stays") == kept
     assert "DrainCompleted" in up.output
+    assert "TargetFenced" not in up.output, "they have the same revision, and a fence would stop both"
 
     up.write(stays, leaves)
     await up.ready("leaves")

@@ -29,6 +29,8 @@ def steps(decided: act.Plan) -> list[str]:
                 words.append(f"create {names[revision.name]} at {replicas}")
             case act.AdoptRevision(revision, _):
                 words.append(f"adopt {names[revision]}")
+            case act.OrphanRevision(revision, _):
+                words.append(f"orphan {names[revision]}")
             case act.ScaleRevision(revision, _, replicas):
                 words.append(f"{names[revision]} to {replicas}")
             case act.RetireRevision(revision, _):

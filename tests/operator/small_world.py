@@ -16,10 +16,11 @@ from queueworker_operator.api.reasons import WAY_OUT, Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import Protocol, QueueWorker, QueueWorkerStatus, RolloutStatus
 from queueworker_operator.plan import actions as act
+from queueworker_operator.plan.deletion import LISTED_AT_MOST
 from queueworker_operator.plan.facts import Facts, QueueFacts, RevisionFacts, Unknown, Workers
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import LiveWorkers
-from tests.operator.resources import OLD, START, V1, V2, reachable, wants
+from tests.operator.resources import GONE, OLD, START, V1, V2, reachable, wants
 
 NAMES = ("a", "b")
 
@@ -67,6 +68,8 @@ class World(NamedTuple):
     edits: int = 0
     #: How b may be: sound, with a flaw that shows one day, or unable to start.
     b: str = "sound"
+    #: Of the resource: somebody may delete it; it is on its way out; it is gone.
+    life: str = "stays"
 
     @property
     def registry(self) -> int:
@@ -124,6 +127,8 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
         yield f"somebody asks for {other}", world._replace(target=other, edits=world.edits - 1)
         number = 0 if world.wanted else 1
         yield f"somebody asks for {number} workers", world._replace(wanted=number, edits=world.edits - 1)
+    if world.life == "may end":
+        yield "somebody deletes the resource", world._replace(life="ending", edits=0)
     if world.b == "flawed":
         group = world.groups[1]
         groups = _with(world.groups, 1, group._replace(ready=0)) if group.exists else world.groups
@@ -194,6 +199,8 @@ def do(world: World) -> Iterator[Step]:
                 f"the operator deletes {NAMES[index]}",
                 after._replace(groups=_with(after.groups, index, NONE)),
             )
+        case ("let go",):
+            yield "the operator lets the resource go", after._replace(life="gone", groups=(NONE, NONE))
         case ("fence", int(index)) if world.seen:
             fenced = after._replace(fences=_with(after.fences, index, True), quiet=False)
             yield f"the operator fences {NAMES[index]}", fenced
@@ -226,7 +233,9 @@ def decide(rules: Rules, world: World) -> tuple[tuple[object, ...], ...]:
 
 @cache
 def _decide(rules: Rules, world: World, ghost: bool) -> tuple[tuple[object, ...], ...]:
-    resource = _resource(rules, world.target, world.wanted, world.status)
+    if world.life == "gone":
+        return ()
+    resource = _resource(rules, world.target, world.wanted, world.status, world.life == "ending")
     decided = plan(resource, _facts(rules, world, ghost, resource), START)
     names = _revisions(rules)
     index = {revision.name: number for number, revision in enumerate(names)}
@@ -251,6 +260,8 @@ def _decide(rules: Rules, world: World, ghost: bool) -> tuple[tuple[object, ...]
                 pending.append(("return staged",))
             case act.PromoteDelayed():
                 pending.append(("promote delayed",))
+            case act.RemoveFinalizer():
+                pending.append(("let go",))
             case act.EmitEvent() | act.WriteStatus():
                 pass
             case _:
@@ -267,22 +278,23 @@ def _revisions(rules: Rules) -> tuple[Revision, Revision]:
 
 
 @cache
-def _resource(rules: Rules, target: str, wanted: int, status: Status) -> QueueWorker:
+def _resource(rules: Rules, target: str, wanted: int, status: Status, ending: bool) -> QueueWorker:
     revisions = dict(zip(NAMES, _revisions(rules), strict=True))
     full = QueueWorkerStatus(
         stable=revisions[status.stable].as_stable(),
         previous=revisions[status.previous].name if status.previous else None,
         rollout=RolloutStatus(
-            target=revisions[status.target].name,
+            target=revisions[status.target].name if status.target else None,
             stage=status.stage,
             started_at=START,
-            progressed_at=START,
+            # A lost worker holds a deletion up for a while; here that is over.
+            progressed_at=START - LISTED_AT_MOST * 2 if ending else START,
             leaving=revisions["b" if status.target == "a" else "a"].name if status.stage in WAY_OUT else None,
         ),
     )
     image = "demo:v2" if target == "b" else "demo:old" if rules.legacy else "demo:v1"
-    protocol = {"spec__protocol": "Legacy"} if rules.legacy and target == "a" else {}
-    return wants(image, wanted, full, **protocol)
+    protocol: dict[str, object] = {"spec__protocol": "Legacy"} if rules.legacy and target == "a" else {}
+    return wants(image, wanted, full, **protocol, **(GONE if ending else {}))
 
 
 def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Facts:
@@ -339,13 +351,13 @@ def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Fa
 def _short(status: QueueWorkerStatus, index: dict[str, int]) -> Status:
     assert status.stable is not None
     assert status.rollout is not None
-    assert status.rollout.target is not None
+    target = status.rollout.target
     previous = NAMES[index[status.previous]] if status.previous else ""
     return Status(
         NAMES[index[status.stable.revision]],
         previous,
         status.rollout.stage,
-        NAMES[index[status.rollout.target]],
+        NAMES[index[target]] if target else "",
     )
 
 

@@ -115,7 +115,11 @@ class Explored:
                     other = world.groups[1 - NAMES.index(stable)]
                     alone = not (other.desired or other.ready or other.stopping)
                     self.promise(alone, world, "S3: promoted beside another revision")
-            if world.seen:
+                case ("unfence", 1) if world.life == "ending":
+                    self.promise(not world.ghost, world, "S1: a lost worker is let loose again")
+                case ("let go",):
+                    self.check_end(world)
+            if world.seen and world.life != "ending":
                 *_, (_, after) = do(after._replace(pending=(action,)))
                 left = self.rules.receivers(after)
                 self.promise(
@@ -123,6 +127,17 @@ class Explored:
                     world,
                     f"S6: nobody receives after {action}",
                 )
+
+    def check_end(self, world: World) -> None:
+        alive = any(group.desired or group.ready or group.stopping for group in world.groups)
+        self.promise(not alive, world, "S1: let go while workers are alive")
+        others = world.ghost and not world.fences[1]
+        proven = bool(others or (world.quiet and not world.registry))
+        proven = proven or not any(self.rules.capable(i) for i in (0, 1) if self.was_there(world, i))
+        self.promise(proven or not world.seen, world, "S1: let go while work may be stranded")
+
+    def was_there(self, world: World, index: int) -> bool:
+        return world.groups[index].exists or world.target == NAMES[index]
 
     def check_action(self, world: World, began: World) -> None:
         """What was proven must still be true when it is acted on."""
@@ -139,7 +154,7 @@ class Explored:
         path = []
         now = world
         for _ in range(ENOUGH):
-            if now in self.arrives:
+            if now in self.arrives or now.life == "gone":
                 self.arrives.update(path)
                 return
             path.append(now)
@@ -147,6 +162,7 @@ class Explored:
             if after == now:
                 break
             now = after
+        self.promise(now.life != "ending", world, f"S5: it is never let go: {now}")
         if now.target == "b" and now.wanted and now.b == "broken":
             return  # to be taken back; nothing else is promised
         status, other = now.status, now.groups[1 - NAMES.index(now.target)]
@@ -219,6 +235,25 @@ ALL_OF_IT = [
 def test_promises(of: str, wanted: int, limit: int, edits: int, whole: bool, legacy: bool, b: str) -> None:
     explored = Explored(Rules(legacy), begin(wanted, edits, of)._replace(b=b), limit, whole)
     assert explored.explore() > 200, "a world in which little happens proves little"
+
+
+ENDS = [
+    pytest.param("b", False, "sound", id="in a change"),
+    pytest.param("a", True, "sound", id="on the way back to Legacy"),
+    pytest.param("b", True, "sound", id="in a change from Legacy"),
+    pytest.param(
+        "a", False, "flawed", id="on the way back from an image that breaks", marks=pytest.mark.soak
+    ),
+]
+
+
+@pytest.mark.parametrize(("of", "legacy", "b"), ENDS)
+def test_promises_of_a_deletion(of: str, legacy: bool, b: str) -> None:
+    """It may come at any moment, between two passes or in the middle of one."""
+    start = begin(1, 0, of)._replace(b=b, life="may end")
+    explored = Explored(Rules(legacy), start, 1, whole=True)
+    assert explored.explore() > 200, "a world in which little happens proves little"
+    assert any(world.life == "gone" for world in explored.before)
 
 
 @pytest.mark.soak

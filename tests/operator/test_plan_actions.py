@@ -292,20 +292,6 @@ ROWS = [
         Stage.IDLE,
     ),
     Row(
-        "deletion drains every revision at once",
-        wants("demo:v2", 4, on("v1", "v2"), **GONE),
-        facts(IDLE, seen(V1, 4), seen(V2, 4, 1)),
-        ["v1 to 0", "v2 to 0"],
-        Stage.DELETING,
-    ),
-    Row(
-        "deletion waits for the last worker that stops",
-        wants("demo:v1", 4, on("v1"), **GONE),
-        facts(IDLE, seen(V1, 0, alive=1)),
-        [],
-        Stage.DELETING,
-    ),
-    Row(
         "deletion ends when no worker is alive, whatever the broker says",
         wants("demo:v1", 4, on("v1"), **GONE),
         down(IDLE, seen(V1, 0)),

@@ -30,6 +30,7 @@ from tests.operator.resources import (
     facts,
     invalid,
     on,
+    queue,
     seen,
     stable_status,
     template,
@@ -49,6 +50,8 @@ class Says:
 
 
 R = ConditionReason
+#: v1 is fenced and gone from the list: nothing is left that could be stranded.
+FENCED = queue(IDLE, fences={V1.name: "QueueWorker workers/stats-usage: it leaves"})
 FAILS = WorkerFailure("ImagePullBackOff", "pod a cannot pull image demo:v2. Push it or fix it.")
 
 MANAGED = template("demo:v1")
@@ -216,8 +219,8 @@ SAYS = [
     Says(
         "deletion: Reconciling until the workers have stopped",
         wants("demo:v1", 4, on("v1"), **GONE),
-        facts(IDLE, seen(V1, 0, alive=2)),
-        {"Ready": ("False", R.DELETING, "2 workers"), "Reconciling": ("True", R.DELETING, "2 workers")},
+        facts(IDLE, seen(V1, 0, alive=2), reading=FENCED),
+        {"Ready": ("False", R.DELETING, "2 workers"), "Reconciling": ("True", R.RETIRING, "")},
     ),
     Says(
         "a drain that does not end: Stalled, later than a worker may take to stop",
@@ -225,11 +228,16 @@ SAYS = [
             "demo:v1",
             4,
             stable_status(
-                V1, rollout=RolloutStatus(stage=Stage.DELETING, started_at=START, progressed_at=START)
+                V1, rollout=RolloutStatus(stage=Stage.RETIRE, started_at=START, progressed_at=START)
             ),
             **GONE,
         ),
-        facts(IDLE, seen(V1, 0, alive=2), now=after(646)),
+        facts(
+            IDLE,
+            seen(V1, 0, alive=2),
+            reading=dataclasses.replace(FENCED, observed_at=after(646)),
+            now=after(646),
+        ),
         {"Stalled": ("True", R.DRAIN_OVERDUE, "2 workers"), "Reconciling": None},
         after(646),
     ),

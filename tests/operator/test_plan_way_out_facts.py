@@ -14,7 +14,6 @@ from queueworker_operator.plan.facts import BrokerCheck, PriorityWork, RevisionF
 from queueworker_operator.plan.planner import plan
 from tests.operator.plan_words import steps
 from tests.operator.resources import (
-    GONE,
     NOBODY_LOOKED,
     OLD,
     START,
@@ -120,11 +119,6 @@ def test_every_stage_is_told_once() -> None:
     assert (resource.status.stable.revision, resource.status.previous) == (OLD.name, V2.name)
     assert resource.status.rollout is not None
     assert resource.status.rollout.evidence is None
-
-
-def test_a_deletion_does_not_ask_the_broker() -> None:
-    resource = wants("demo:v1", 2, on("v1"), **GONE)
-    assert steps(plan(resource, facts(resource, seen(V1, 2), reading=NOBODY_LOOKED), START)) == ["v1 to 0"]
 
 
 def test_an_older_worker_that_serves_alone_is_not_stable_before_the_proof() -> None:

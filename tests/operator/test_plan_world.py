@@ -224,6 +224,8 @@ class World(RuleBasedStateMachine):
                 self.body["metadata"]["finalizers"] = [FINALIZER]
             case act.RemoveFinalizer():
                 assert not any(g.alive for g in self.groups.values()), "let go while workers are alive"
+                left = [name for name in self.fences if self.verdict is BrokerVerdict.REACHABLE]
+                assert not left, "a fence stays behind"
                 self.gone = True
             case act.ApplyRevision(revision, replicas):
                 assert FINALIZER in self.body["metadata"]["finalizers"], "a worker before the finalizer"

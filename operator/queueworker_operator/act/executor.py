@@ -48,6 +48,7 @@ from queueworker_operator.plan.actions import (
     EnsureFinalizer,
     FenceRevision,
     KillWorker,
+    OrphanRevision,
     PromoteDelayed,
     RecoverWork,
     RemoveFinalizer,
@@ -151,6 +152,8 @@ class Executor:
                 await self._apply(action)
             case AdoptRevision():
                 await self._adopt(action)
+            case OrphanRevision():
+                await self._orphan(action)
             case ScaleRevision():
                 await self._scale(action.deployment, action.replicas)
             case KillWorker():
@@ -203,6 +206,15 @@ class Executor:
         if references:
             add = {"op": "add", "path": f"{path}/-", "value": ours}
         await self._patch(child, [add])
+
+    async def _orphan(self, action: OrphanRevision) -> None:
+        child = await self._child(action.deployment)
+        references: list[Body] = child.body["metadata"].get("ownerReferences") or []
+        ours = self.resource.metadata.uid
+        for index, one in reversed(list(enumerate(references))):
+            if one["uid"] == ours:
+                await self._patch(child, [{"op": "remove", "path": f"/metadata/ownerReferences/{index}"}])
+                log.info("orphaned", extra={"deployment": action.deployment})
 
     async def _scale(self, deployment: str, replicas: int) -> None:
         child = await self._child(deployment)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from queueworker_operator.api.leaving import Deletion, DeletionPolicy
 from queueworker_operator.api.names import GROUP_VERSION, KIND
 from queueworker_operator.api.rules import broken_rules, broken_transitions
 from queueworker_operator.api.types import (
@@ -50,10 +51,11 @@ def parse(body: Mapping[str, Any]) -> QueueWorker | InvalidQueueWorker:
     try:
         spec = QueueWorkerSpec.model_validate(body.get("spec") or {})
     except ValidationError as error:
-        return InvalidQueueWorker(metadata, status, _problems(error, "spec"))
+        policy = _deletion_policy(body.get("spec"))
+        return InvalidQueueWorker(metadata, status, _problems(error, "spec"), policy)
     problems = broken_rules(metadata.name, spec)
     if problems:
-        return InvalidQueueWorker(metadata, status, problems)
+        return InvalidQueueWorker(metadata, status, problems, spec.deletion_policy)
     return QueueWorker(metadata, spec, status)
 
 
@@ -63,7 +65,17 @@ def parse_change(old: QueueWorker, body: Mapping[str, Any]) -> QueueWorker | Inv
     if isinstance(new, InvalidQueueWorker):
         return new
     problems = broken_transitions(old.spec, new.spec)
-    return InvalidQueueWorker(new.metadata, new.status, problems) if problems else new
+    if problems:
+        return InvalidQueueWorker(new.metadata, new.status, problems, new.spec.deletion_policy)
+    return new
+
+
+def _deletion_policy(spec: Any) -> DeletionPolicy:
+    """What can be read of it in a spec that cannot be used."""
+    try:
+        return Deletion.model_validate(spec["deletion"]).policy
+    except (KeyError, TypeError, ValidationError):
+        return DeletionPolicy.DRAIN
 
 
 def _problems(error: ValidationError, root: str) -> tuple[Problem, ...]:

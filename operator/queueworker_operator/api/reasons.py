@@ -88,6 +88,7 @@ class ConditionReason(StrEnum):
     RESERVATIONS_OUTSTANDING = "ReservationsOutstanding"
     NOT_QUIET_YET = "NotQuietYet"
     NO_CAPABLE_CONSUMER = "NoCapableConsumer"
+    WORKERS_LISTED = "WorkersListed"
     REGISTRY_NOT_READABLE = "RegistryNotReadable"
     EMPTY_AND_QUIET = "EmptyAndQuiet"
     NOT_APPLICABLE = "NotApplicable"
@@ -123,6 +124,8 @@ class EventReason(StrEnum):
     BROKER_RECOVERED = "BrokerRecovered"
     DRAIN_STARTED = "DrainStarted"
     DRAIN_COMPLETED = "DrainCompleted"
+    WORKERS_ORPHANED = "WorkersOrphaned"
+    FENCE_FORGOTTEN = "FenceForgotten"
 
     INVALID_SPEC = "InvalidSpec"
     INVALID_TEMPLATE = "InvalidTemplate"
@@ -135,6 +138,7 @@ class EventReason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     DRAIN_OVERDUE = "DrainOverdue"
+    DRAIN_UNPROVEN = "DrainUnproven"
 
 
 class Stage(StrEnum):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from queueworker_operator.api.gates import AnalysisStatus, Gate, GateStatus
+from queueworker_operator.api.leaving import Deletion, DeletionPolicy, Rollback
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.request import Request
@@ -102,21 +103,6 @@ class Protocol(StrEnum):
     LEGACY = "Legacy"
 
 
-class Rollback(_Model):
-    """How a revision leaves for good."""
-
-    quiet_seconds: Annotated[Int32, Field(ge=3, le=3600)] = Field(
-        default=5,
-        description="Seconds for which the broker must show nothing reserved, staged or owned before the "
-        "last worker that could recover it is stopped. Longer than QUEUEWORKER_BLOCK_SECONDS.",
-    )
-    drain_deadline_seconds: Annotated[Int32, Field(ge=1, le=604800)] = Field(
-        default=3600,
-        description="Seconds that the work of a leaving revision may take to be finished or recovered before "
-        "Stalled says DrainOverdue; nothing is forced then. At least twice quietSeconds is used.",
-    )
-
-
 class QueueWorkerSpec(_Model):
     """What is wanted."""
 
@@ -167,6 +153,9 @@ class QueueWorkerSpec(_Model):
         "neither be fenced nor recover what workers of this package reserved.",
     )
     rollback: Rollback | None = Field(default=None, description="How a revision leaves for good.")
+    deletion: Deletion | None = Field(
+        default=None, description="What becomes of the workers when the resource is deleted."
+    )
     template: Template = Field(
         description="The pod template. The container named worker, else the first one, is the worker."
     )
@@ -201,6 +190,16 @@ class QueueWorkerSpec(_Model):
         """rollback.drainDeadlineSeconds, or its default; long enough for the registry to be proven quiet."""
         rollback = self.rollback or Rollback()
         return max(rollback.drain_deadline_seconds, 2 * rollback.quiet_seconds)
+
+    @property
+    def keep_fences_seconds(self) -> int:
+        """rollback.keepFencesSeconds, or its default."""
+        return (self.rollback or Rollback()).keep_fences_seconds
+
+    @property
+    def deletion_policy(self) -> DeletionPolicy:
+        """deletion.policy, or its default."""
+        return (self.deletion or Deletion()).policy
 
 
 class Condition(_Tolerant):
@@ -383,3 +382,5 @@ class InvalidQueueWorker:
     metadata: Metadata
     status: QueueWorkerStatus
     problems: tuple[Problem, ...]
+    #: What the spec says of its deletion, where at least that can be read.
+    deletion_policy: DeletionPolicy = DeletionPolicy.DRAIN

@@ -32,7 +32,8 @@ def tree(seen: Seen) -> Tree:
     grown = Tree(head)
     rollout = seen.status.rollout
     stage = rollout.stage if rollout else Stage.IDLE
-    where = f"stage {stage}" + (f" to {rollout.target}" if rollout and stage is not Stage.IDLE else "")
+    to = rollout.target if rollout and stage is not Stage.IDLE else None
+    where = f"stage {stage}" + (f" to {to}" if to else "")
     if rollout and rollout.step:
         where += f", step {rollout.step}, attempt {rollout.attempt}"
     if seen.queue:

@@ -96,6 +96,12 @@ def _named(body: Mapping[str, Any]) -> tuple[str, str]:
     return labels_of(body).get(LABEL_VERSION, ""), labels_of(body).get(LABEL_PREFETCH, "")
 
 
+def revision_of_labels(body: Mapping[str, Any]) -> str:
+    """The revision that the labels of a child or a pod name; one that nothing has where they name none."""
+    version, prefetch = _named(body)
+    return f"{version}-p{prefetch}"
+
+
 def _protocol(body: Mapping[str, Any]) -> Protocol:
     """Unknown words count as Reservation, which asks for more proof."""
     legacy = labels_of(body).get(LABEL_PROTOCOL) == Protocol.LEGACY.value

@@ -14,7 +14,8 @@ from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWo
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
 from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.checks import BrokerChecks
-from queueworker_operator.observe.children import Child, child_of
+from queueworker_operator.observe.children import Child, child_of, revision_of_labels
+from queueworker_operator.observe.pods import is_alive
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.secrets import NoUrl, broker_access
 from queueworker_operator.plan.facts import BrokerCheck, Facts, QueueFacts, Refusal, Unknown, Workers
@@ -45,18 +46,20 @@ async def look(
     remembered: Refusal | None,
     render: Render,
     clock: Callable[[], datetime],
+    shared: frozenset[str] = frozenset(),
 ) -> Look:
     """Observe one resource. Raises UnavailableError when the API server does not answer: nothing is decided
     then.
 
-    `remembered` is the last refusal that only a real attempt showed.
+    `remembered` is the last refusal that only a real attempt showed. `shared` are revisions that another
+    QueueWorker has, too.
     """
     usable = isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None
     target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
     made = {one.deployment: one for one in (target, *_arms(resource)) if one is not None}
-    (children, observed_at), (broker, queue, access) = await asyncio.gather(
+    (children, unattached, observed_at), (broker, queue, access) = await asyncio.gather(
         _workers(api, resource.metadata, made, clock),
-        _broker(api, checks, queues, resource, usable, clock),
+        _broker(api, checks, queues, resource, clock),
     )
     missing = {one.name for one in made.values() if one.deployment not in children}
     refusal = remembered if remembered and remembered.revision in missing else None
@@ -67,7 +70,7 @@ async def look(
         refusal = tried or refusal
     refusals = (refusal,) if usable and refusal else ()
     revisions = tuple(child.facts for child in children.values())
-    facts = Facts(Workers(revisions, observed_at, refusals), broker, queue)
+    facts = Facts(Workers(revisions, observed_at, refusals, unattached), broker, queue, shared)
     return Look(facts, children, made, access)
 
 
@@ -83,8 +86,9 @@ def _arms(resource: QueueWorker | InvalidQueueWorker) -> tuple[Revision, ...]:
 
 async def _workers(
     api: ApiServer, owner: Metadata, made: Mapping[str, Revision], clock: Callable[[], datetime]
-) -> tuple[dict[str, Child], datetime]:
-    """`made` are the revisions that we would make, by the name of the Deployment."""
+) -> tuple[dict[str, Child], int, datetime]:
+    """Children, and how many live pods belong to none of them. `made` are the revisions that we would make,
+    by the name of the Deployment."""
     observed_at = clock()
     # Deployments first: a pod that is made in between counts as one too many, never as one too few.
     bodies = [body async for body in api.each(deployments(owner.namespace), selector(owner.name))]
@@ -94,7 +98,10 @@ async def _workers(
         bodies += [unlabelled] if unlabelled else []
     running = [_needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
     found = [child_of(body, owner, made.get(body["metadata"]["name"]), running) for body in bodies]
-    return {child.facts.deployment: child for child in found if child}, observed_at
+    children = {child.facts.deployment: child for child in found if child}
+    revisions = {child.facts.name for child in children.values()}
+    unattached = sum(is_alive(pod) and revision_of_labels(pod) not in revisions for pod in running)
+    return children, unattached, observed_at
 
 
 def _needed(pod: Body) -> Body:
@@ -107,12 +114,11 @@ async def _broker(
     checks: BrokerChecks,
     queues: QueueReadings,
     resource: QueueWorker | InvalidQueueWorker,
-    usable: bool,
     clock: Callable[[], datetime],
 ) -> tuple[BrokerCheck | Unknown, QueueFacts | Unknown, Access | None]:
     """The check of the broker, the reading of the queue, and the access."""
     nobody = Unknown("the broker was not checked", clock())
-    if not usable or not isinstance(resource, QueueWorker):
+    if not isinstance(resource, QueueWorker):
         return nobody, nobody, None
     access = await broker_access(api, resource.metadata.namespace, resource.spec)
     if isinstance(access, NoUrl):

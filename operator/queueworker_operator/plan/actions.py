@@ -46,6 +46,14 @@ class AdoptRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class OrphanRevision:
+    """Let a child live on without the resource: it loses its owner and nothing else."""
+
+    revision: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleRevision:
     """Set the number of workers of a revision that exists. Those not ready go first, all by SIGTERM."""
 
@@ -136,6 +144,7 @@ Action = (
     | RemoveFinalizer
     | ApplyRevision
     | AdoptRevision
+    | OrphanRevision
     | ScaleRevision
     | KillWorker
     | RetireRevision

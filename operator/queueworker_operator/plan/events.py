@@ -15,6 +15,7 @@ from queueworker_operator.api.reasons import (
 from queueworker_operator.api.types import Condition, QueueWorkerStatus, Role
 from queueworker_operator.plan.actions import EmitEvent
 from queueworker_operator.plan.gate_words import gate_events
+from queueworker_operator.plan.status import deletes
 
 #: Stalled for these reasons is posted; what is wrong with the broker is posted from its own conditions.
 _STALLED = {
@@ -45,6 +46,9 @@ def transitions(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator
 def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
     old, new = before.rollout, after.rollout
     old_place = (old.stage, old.target) if old else None
+    if new and deletes(new) and not deletes(old):
+        text = "Deletion: all workers are fenced, finish and stop; ready messages stay on the broker."
+        yield EmitEvent(EventReason.DRAIN_STARTED, "Normal", text, f"drain:{after.observed_generation}")
     if new and old_place != (new.stage, new.target):
         key = f"{after.observed_generation}:{new.target}"
         if new.stage is Stage.PROMOTING:
@@ -62,9 +66,6 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
             yield EmitEvent(EventReason.ROLLOUT_STARTED, "Normal", text, f"canary:{key}:{new.attempt}")
         elif new.stage in WAY_OUT:
             yield from _way_out(before, after, key)
-        elif new.stage is Stage.DELETING and (old is None or old.stage is not Stage.DELETING):
-            text = "Deletion: all workers finish and stop; ready messages stay on the broker."
-            yield EmitEvent(EventReason.DRAIN_STARTED, "Normal", text, f"drain:{key}")
     yield from _steps(before, after)
     was, is_ = before.stable, after.stable
     left = old.leaving if old and old.stage in WAY_OUT else None
@@ -103,7 +104,11 @@ def _way_out(before: QueueWorkerStatus, after: QueueWorkerStatus, key: str) -> I
         return
     name = new.leaving
     first = WAY_OUT.index(old.stage) if old and old.stage in WAY_OUT and old.leaving == name else -1
-    since = f"as soon as {new.target} serves" if new.target != name else "since no worker is wanted"
+    since = "since no worker is wanted"
+    if new.target is None:
+        since = "since the resource is deleted"
+    elif new.target != name:
+        since = f"as soon as {new.target} serves"
     texts = {
         Stage.STOP_RECEIVING: (
             EventReason.ROLLBACK_STARTED,
@@ -130,6 +135,8 @@ def _retired(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Em
     """Superseded revisions that are gone. (The retirement of the stable one is part of Promoted.)"""
     there = {r.name for r in after.revisions} | {after.rollout.target if after.rollout else None}
     there.add(before.stable.revision if before.stable else None)
+    if deletes(after.rollout):
+        return
     for r in before.revisions:
         if r.name not in there:
             text = f"{r.name} was superseded and has no worker left; {r.deployment} is deleted."

@@ -74,6 +74,8 @@ class Workers:
     observed_at: datetime
     #: Remembered by whoever acts, until the resource's generation changes or a later try is accepted.
     refusals: tuple[Refusal, ...] = ()
+    #: Workers of ours that are alive although their revision is not there any more.
+    unattached: int = 0
 
 
 class BrokerVerdict(StrEnum):
@@ -155,6 +157,8 @@ class Facts:
     broker: BrokerCheck | Unknown
     #: What the broker says of the queue.
     queue: QueueFacts | Unknown
+    #: Revisions that another QueueWorker has workers of, on the same queue.
+    shared: frozenset[str] = frozenset()
 
 
 def fresh_workers(facts: Facts, now: datetime) -> Workers | Unknown:

@@ -32,6 +32,7 @@ from queueworker_operator.plan.facts import (
     fresh_broker,
     fresh_queue,
 )
+from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import (
     Guard,
     Pass,
@@ -123,7 +124,7 @@ def change_of(
         accepted=refusal_guard(wanted, workers),
         reachable=reachable,
         queue=queue,
-        mark=f"QueueWorker {metadata.namespace or 'default'}/{metadata.name}: ",
+        mark=Mark.of(metadata.namespace, metadata.name),
         quiet=timedelta(seconds=spec.quiet_seconds),
         paused=spec.paused,
         old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,

@@ -22,20 +22,26 @@ from queueworker_operator.api.types import (
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
-    DeleteRevision,
     EmitEvent,
     EnsureFinalizer,
     Plan,
-    RemoveFinalizer,
-    RetireRevision,
+    UnfenceRevision,
     WriteStatus,
 )
+from queueworker_operator.plan.deletion import ending
 from queueworker_operator.plan.events import transitions
-from queueworker_operator.plan.facts import Facts, Refusal, RevisionFacts, Unknown, Workers, fresh_workers
-from queueworker_operator.plan.forward import change_of, scaled
-from queueworker_operator.plan.guards import Fail, Pass
+from queueworker_operator.plan.facts import (
+    Facts,
+    QueueFacts,
+    Refusal,
+    RevisionFacts,
+    Unknown,
+    Workers,
+    fresh_workers,
+)
+from queueworker_operator.plan.forward import Change, change_of, scaled
+from queueworker_operator.plan.guards import Fail
 from queueworker_operator.plan.rolling import Decision
-from queueworker_operator.plan.split import is_empty
 from queueworker_operator.plan.status import build_status
 from queueworker_operator.plan.steps import Place
 from queueworker_operator.plan.view import View
@@ -53,7 +59,7 @@ def plan(resource: QueueWorker | InvalidQueueWorker, facts: Facts, now: datetime
     if isinstance(workers, Unknown):
         return Plan((), resource.status, MOVING)
     if resource.metadata.deletion_timestamp is not None:
-        return _delete(resource, workers, now)
+        return _delete(resource, workers, facts, now)
     if isinstance(resource, InvalidQueueWorker):
         return _refuse(resource, workers, now)
     return _forward(resource, workers, facts, now)
@@ -99,12 +105,28 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     actions += [AdoptRevision(r.name, r.deployment) for r in change.situation.revisions if not r.owned]
     actions += decision.actions
     told = [*heard.events, *scaled(metadata.generation, change)]
+    for name in _forgettable(spec, change, now) if view.settled else ():
+        actions.append(UnfenceRevision(name))
+        text = f"The fence on {name} is lifted: it is long gone, and no worker of it is left."
+        assert isinstance(change.situation.queue, QueueFacts)
+        key = f"forgotten:{name}:{change.situation.queue.fences[name]}"
+        told.append(EmitEvent(EventReason.FENCE_FORGOTTEN, "Normal", text, key))
     requeue = SETTLED if view.settled and not view.goes_on else MOVING
     if change.is_stopped:
         requeue = BLOCKED
     elif decision.stage is Stage.PAUSED and change.place is not None:
         requeue = _pause_left(spec, change.place, now)
     return _finish(actions, [*told, *transitions(previous, status)], resource.status, status, requeue)
+
+
+def _forgettable(spec: QueueWorkerSpec, change: Change, now: datetime) -> list[str]:
+    """Fences of revisions that left long ago."""
+    situation = change.situation
+    if not isinstance(situation.queue, QueueFacts):
+        return []
+    there = {situation.target.name, *(r.name for r in situation.revisions)}
+    kept = timedelta(seconds=spec.keep_fences_seconds)
+    return situation.mark.forgettable(situation.queue, there, kept, now)
 
 
 def _pause_left(spec: QueueWorkerSpec, place: Place, now: datetime) -> float:
@@ -145,37 +167,40 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
     return _finish([], transitions(previous, status), previous, status, SETTLED)
 
 
-def _delete(resource: QueueWorker | InvalidQueueWorker, workers: Workers, now: datetime) -> Plan:
-    """Drain: every worker finishes and stops, then the resource goes. Ready messages stay on the broker."""
+def _delete(
+    resource: QueueWorker | InvalidQueueWorker, workers: Workers, facts: Facts, now: datetime
+) -> Plan:
+    """Let it go by the way that its policy asks for. Ready messages stay on the broker."""
     metadata, previous = resource.metadata, resource.status
     if FINALIZER not in metadata.finalizers:
         return Plan((), previous, SETTLED)
     revisions = _ours(workers)
-    if all(map(is_empty, revisions)):
-        text = "All workers have stopped."
-        done = EmitEvent(EventReason.DRAIN_COMPLETED, "Normal", text, f"drained:{metadata.uid}")
-        orphans = [DeleteRevision(r.name, r.deployment) for r in revisions if not r.owned]
-        return Plan((*orphans, done, RemoveFinalizer()), previous, SETTLED)
+    end = ending(resource, workers, revisions, facts, now)
+    if end.done:
+        return Plan(end.actions, previous, SETTLED)
+    drain = _DEFAULT_DEADLINE
+    if isinstance(resource, QueueWorker):
+        drain = timedelta(seconds=resource.spec.drain_deadline_seconds)
     view = View(
-        stage=Stage.DELETING,
+        stage=end.stage,
         revisions=revisions,
         wanted=0,
         target=None,
         stable=previous.stable,
-        broker_type=None,
-        broker=None,
-        blocker=Pass(),
+        broker_type=resource.spec.broker.type if isinstance(resource, QueueWorker) else None,
+        broker=end.broker,
+        blocker=end.blocker,
         deadline=_deadline(resource),
-        drain_deadline=_deadline(resource),
+        drain_deadline=drain,
         previous=previous.previous,
-        out=None,
+        out=end.out,
         handled_request=previous.handled_request,
         aborted=previous.aborted,
         gates=previous.gates,
+        deleting=True,
     )
     status = build_status(metadata, previous, view, now)
-    retire: list[Action] = [RetireRevision(r.name, r.deployment) for r in revisions if r.desired]
-    return _finish(retire, transitions(previous, status), previous, status, MOVING)
+    return _finish(list(end.actions), transitions(previous, status), previous, status, MOVING)
 
 
 def _finish(

@@ -10,6 +10,7 @@ from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import Protocol, QueueWorkerStatus
 from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.queue_facts import EVERY_REVISION, QueueFacts, Unknown
 from queueworker_operator.plan.split import is_empty, serving
@@ -31,8 +32,8 @@ class Situation:
     accepted: Guard
     reachable: Guard
     queue: QueueFacts | Unknown
-    #: Begins the reason of every fence that this resource sets.
-    mark: str
+    #: Of every fence that this resource sets.
+    mark: Mark
     #: How long a registry must have been empty and still.
     quiet: timedelta
     #: Whether the work that only older workers take is gone.
@@ -134,8 +135,7 @@ class Situation:
 
     def has_own_fence(self, revision: str) -> bool:
         """This resource fenced it."""
-        reason = self.queue.fences.get(revision, "") if isinstance(self.queue, QueueFacts) else ""
-        return reason.startswith(self.mark)
+        return isinstance(self.queue, QueueFacts) and self.mark.set(self.queue, revision)
 
     @property
     def strays(self) -> bool:
@@ -196,9 +196,7 @@ class Situation:
     def _went_back(self) -> bool:
         """A fence of ours says so, also when the status was lost."""
         queue = self.queue
-        return isinstance(queue, QueueFacts) and any(
-            queue.fences.get(r.name, "").startswith(self.mark) for r in self._leaving
-        )
+        return isinstance(queue, QueueFacts) and any(self.mark.set(queue, r.name) for r in self._leaving)
 
     @property
     def _receiver(self) -> Guard:

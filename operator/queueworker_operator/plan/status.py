@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from queueworker_operator.api.names import selector
-from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
+from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, ConditionType, Stage
 from queueworker_operator.api.types import (
     BrokerStatus,
     Condition,
@@ -109,7 +109,7 @@ def _rollout(
         evidence=out.evidence if out else None,
     )
     same = before is not None and before.target == view.target and before.started_at is not None
-    same = same and (before.stage is Stage.DELETING) == (view.stage is Stage.DELETING) if before else False
+    same = same and deletes(before) == view.deleting
     if before is None or not same:
         return shown
     ready = previous.condition(ConditionType.READY)
@@ -122,6 +122,11 @@ def _rollout(
     )
     progressed_at = now if moved else before.progressed_at or before.started_at
     return shown.model_copy(update={"started_at": before.started_at, "progressed_at": progressed_at})
+
+
+def deletes(rollout: RolloutStatus | None) -> bool:
+    """Whether a status is of a resource that was on its way out."""
+    return rollout is not None and rollout.target is None and rollout.stage in (Stage.DELETING, *WAY_OUT)
 
 
 def _same_leg(one: Stage, other: Stage) -> bool:
@@ -145,7 +150,7 @@ def _got_further(before: Iterable[RevisionStatus], after: Iterable[RevisionStatu
     old, new = ({r.name: r for r in rows} for rows in (before, after))
     for name in old.keys() | new.keys():
         was, is_ = old.get(name), new.get(name)
-        if name == view.comes[0] and view.stage is not Stage.DELETING:
+        if name == view.comes[0] and not view.deleting:
             if (is_.ready_replicas if is_ else 0) > (was.ready_replicas if was else 0):
                 return True
         elif (is_.replicas if is_ else 0) < (was.replicas if was else 0):
@@ -190,13 +195,17 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
         return None
     seconds = int(deadline.total_seconds())
     if view.drains:
+        orphan = (
+            " To let the resource go with its workers left as they are, set spec.deletion.policy to Orphan."
+        )
         return _Word(
             "True",
             ConditionReason.DRAIN_OVERDUE,
             f"{view.stage} has not ended within {seconds} s. {_waits(view)} Look at who holds the work "
-            "(`queueworker inspect`); nothing is retired before, and it is still waited for.",
+            f"(`queueworker inspect`); nothing is retired before, and it is still waited for."
+            f"{orphan if view.deleting else ''}",
         )
-    if view.stage is Stage.DELETING:
+    if view.deleting:
         return _Word(
             "True",
             ConditionReason.DRAIN_OVERDUE,
@@ -214,6 +223,8 @@ def _reconciling(view: View) -> _Word:
     match view.blocker:
         case Wait(reason, message):
             return _Word("True", reason, message)
+        case Unknown() if view.deleting:
+            return _Word("True", ConditionReason.REGISTRY_NOT_READABLE, _waits(view))
         case Unknown(reason=reason) if view.out:
             text = f"{view.out.leaving or view.target} is not retired: {reason}."
             return _Word("True", ConditionReason.REGISTRY_NOT_READABLE, text)
@@ -266,7 +277,7 @@ def _registry_word(out: WayOut) -> _Word:
 def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: str) -> _Word:
     if stalled:
         return _Word("False", stalled.reason, stalled.message)
-    if view.stage is Stage.DELETING:
+    if view.deleting:
         return _Word("False", ConditionReason.DELETING, _waits(view))
     if isinstance(view.blocker, Wait):
         return _Word("False", view.blocker.reason, view.blocker.message)
@@ -286,14 +297,16 @@ def _failure(view: View) -> str:
 
 
 def _waits(view: View) -> str:
-    alive = sum(r.alive for r in view.revisions)
-    if view.stage is Stage.DELETING:
-        return f"Waits for {alive} workers to finish and stop; ready messages stay on the broker."
     match view.blocker:
         case Wait(_, message) | Fail(_, message):
             return message
+        case Unknown(reason=reason) if view.deleting:
+            return f"Nothing is stopped before the broker was asked: {reason}."
         case Unknown(reason=reason):
             return f"Waits before {view.target}: {reason}."
+        case Pass() if view.deleting:
+            alive = sum(r.alive for r in view.revisions)
+            return f"Waits for {alive} workers to finish and stop; ready messages stay on the broker."
         case Pass():
             pass
     failure = _failure(view)

@@ -9,7 +9,7 @@ from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.reasons import ConditionReason, Stage
 from queueworker_operator.api.types import StableStatus
 from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts, Unknown
-from queueworker_operator.plan.guards import Guard, Wait
+from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.split import serving
 from queueworker_operator.plan.steps import Place
 from queueworker_operator.plan.way_out import WayOut
@@ -67,6 +67,8 @@ class View:
     #: The analysis at that step, and what gates found in the last change.
     analysis: AnalysisStatus | None = None
     gates: tuple[GateStatus, ...] = ()
+    #: The resource is on its way out.
+    deleting: bool = False
 
     @property
     def halted(self) -> bool:
@@ -76,6 +78,8 @@ class View:
     @property
     def drains(self) -> bool:
         """The guarded way waits for work of those that leave."""
+        if self.deleting:
+            return not isinstance(self.blocker, Pass)
         leaves = self.out is not None or self.stage is Stage.ARM_CHANGING
         return leaves and isinstance(self.blocker, Wait) and self.blocker.reason in _DRAINS
 

@@ -22,6 +22,7 @@ from queueworker_operator.plan.actions import (
     ReturnStaged,
 )
 from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
 
@@ -39,12 +40,14 @@ class Departure:
     target_protocol: Protocol
     #: Whether the target takes the work over once the others are fenced.
     receiver: Guard
-    #: Begins the reason of every fence that this resource sets, so that it lifts no other.
-    mark: str
+    #: Of every fence that this resource sets.
+    mark: Mark
     #: How long the registry must have been empty and still.
     quiet: timedelta
     #: The stage of the previous status: shown while nobody can look.
     before: Stage | None
+    #: Why it leaves, where it does not leave for a target.
+    why: str = "no worker is wanted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,8 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
     if unfenced:
         if not isinstance(departure.receiver, Pass):
             return at(Stage.STOP_RECEIVING, departure.receiver)
-        for_ = f"for {departure.target}" if departure.wanted else "since no worker is wanted"
-        reason = f"{departure.mark}it leaves {for_}"
+        why = f"it leaves for {departure.target}" if departure.wanted else f"it leaves: {departure.why}"
+        reason = departure.mark.reason(why, now)
         fences = [FenceRevision(one, reason) for one in unfenced]
         return at(Stage.STOP_RECEIVING, _receiving(unfenced), *fences)
     receiving = [one for one in sorted(names) if queue.of(one).receiving]

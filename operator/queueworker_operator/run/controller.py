@@ -24,6 +24,7 @@ from queueworker_operator.apiserver import (
 )
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look
+from queueworker_operator.observe.neighbours import Neighbours
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.plan.facts import Refusal
 from queueworker_operator.plan.planner import plan, seconds_until_next
@@ -59,6 +60,7 @@ class Controller:
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
         self._verified: dict[Key, dict[str, Verified]] = {}
+        self._neighbours = Neighbours()
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
         self.last_event = -math.inf
@@ -122,9 +124,12 @@ class Controller:
 
     async def _list(self) -> set[Key]:
         keys = set()
+        neighbours = Neighbours()
         for namespace in self._namespaces or ("",):
             async for body in self._api.each(queueworkers(namespace)):
                 keys.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
+                neighbours.add(body)
+        self._neighbours = neighbours
         return keys
 
     async def _pass(self, key: Key) -> float | None:
@@ -148,6 +153,7 @@ class Controller:
             self._refusals.get(key),
             lambda owner, revision, replicas: render(owner, revision, replicas, self._lease.epoch),
             self._clock,
+            self._neighbours.revisions_beside(body),
         )
         decided = plan(resource, seen.facts, self._clock())
         executor = Executor(self._api, self._lease, self._clock, self._instance, body, resource, seen)

@@ -16,7 +16,7 @@ import aiohttp
 from watchfiles import awatch
 
 from queueworker_operator.act.ports import Ports
-from queueworker_operator.act.processes import Host
+from queueworker_operator.act.processes import Host, ProcessGroup
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
 from queueworker_operator.run.local_broker import Located, Location, NotLocated, WantsEmbedded, locate
@@ -26,7 +26,7 @@ from queueworker_operator.run.local_embedded import EmbeddedBrokers
 from queueworker_operator.run.local_file import BadFileError, LocalFile, parse_text, read_text
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
 from queueworker_operator.run.local_memory import remembered
-from queueworker_operator.run.local_resource import LocalResource, refusal_of
+from queueworker_operator.run.local_resource import LocalResource, processes_of, refusal_of
 from queueworker_operator.run.local_state import StateDirectory
 from worker_runtime.brokers.base import BrokerError
 
@@ -77,6 +77,8 @@ class Local:
         #: Why up.json could not be written the last time; empty when it could.
         self._state_problem = ""
         self._resources: dict[str, LocalResource] = {}
+        #: Workers that live on without their resource, by its name.
+        self._orphans: dict[str, dict[str, ProcessGroup]] = {}
         #: What an earlier run left in up.json.
         self._before: dict[str, Any] = {}
         self._text: str | None = None
@@ -127,7 +129,7 @@ class Local:
             await asyncio.gather(*background, return_exceptions=True)
             for resource in self._resources.values():
                 resource.broker.stop()
-                resource.kill()
+            self._kill()
             self._embedded.stop()
             self._credentials.remove()
             self._phase = "stopped"
@@ -191,6 +193,7 @@ class Local:
         for name, document in file.resources.items():
             resource = self._resources.get(name) or self._new(name)
             if resource.deleting:
+                resource.reconsider(document)
                 continue  # it comes back as a new one when the old one is gone
             self._resources[name] = resource
             complaints += resource.ask(document, file.secrets)
@@ -201,7 +204,7 @@ class Local:
         """One that was not there, in this run or since it was deleted."""
         earlier = remembered(self._before, name)
         self._before.get("resources", {}).pop(name, None)
-        return LocalResource(name, self._host, _now, earlier)
+        return LocalResource(name, self._host, _now, earlier, self._orphans.pop(name, None))
 
     def _complain(self, lines: set[str]) -> None:
         for line in sorted(lines):
@@ -280,13 +283,18 @@ class Local:
             await self._step(resource, session)
             if resource.gone:
                 del self._resources[name]
+                if resource.orphans:
+                    self._orphans[name] = self._orphans.get(name, {}) | resource.orphans
                 self._text = self._text if name not in self._file.resources else None
         self._write_state()
 
     async def _step(self, resource: LocalResource, session: aiohttp.ClientSession) -> None:
         """One pass of a resource. A broker or a worker that does not answer may hold it up for seconds; a
         change of the file and a signal do not wait for that, since every step of it may be repeated."""
-        step, hurry = asyncio.ensure_future(resource.step(session)), asyncio.ensure_future(self._hurry.wait())
+        others = self._resources.values()
+        shared = frozenset[str]().union(*(one.works_beside(resource) for one in others))
+        step = asyncio.ensure_future(resource.step(session, shared))
+        hurry = asyncio.ensure_future(self._hurry.wait())
         try:
             await asyncio.wait((step, hurry), return_when=asyncio.FIRST_COMPLETED)
             if step.done():
@@ -312,14 +320,20 @@ class Local:
     async def _drain(self) -> int:
         self._phase = "stopping"
         before = self._left_work()
+        orphans = [group for groups in self._orphans.values() for group in groups.values()]
         number = sum(len(resource.processes()) for resource in self._resources.values())
+        number += len(processes_of(orphans))
         self._say(f"stopping: {number} workers finish what they have; a second Ctrl-C kills them")
-        draining = asyncio.gather(*(resource.drain() for resource in self._resources.values()))
+        for group in orphans:
+            group.scale(0)
+        draining = asyncio.gather(
+            *(resource.drain() for resource in self._resources.values()),
+            *(group.ended() for group in orphans),
+        )
         while not draining.done():
             self._write_state()
             if self._force.is_set():
-                for resource in self._resources.values():
-                    resource.kill()
+                self._kill()
             await asyncio.wait({draining}, timeout=0.1)
         await draining
         if self._force.is_set():
@@ -331,8 +345,16 @@ class Local:
         self._say("stopped; everything was drained")
         return DRAINED
 
+    def _kill(self) -> None:
+        for resource in self._resources.values():
+            resource.kill()
+        for groups in self._orphans.values():
+            for group in groups.values():
+                group.kill()
+
     def _left_work(self) -> int:
-        return sum(resource.all_left_work for resource in self._resources.values())
+        orphans = (group.left_work for groups in self._orphans.values() for group in groups.values())
+        return sum(resource.all_left_work for resource in self._resources.values()) + sum(orphans)
 
     def _write_state(self) -> None:
         resources = {name: resource.to_state() for name, resource in self._resources.items()}
@@ -343,6 +365,7 @@ class Local:
             "broker_url": _first_url(resources),
             "embedded_directories": [] if self._phase == "stopped" else self._embedded.directories(),
             "resources": resources,
+            "orphans": {name: processes_of(groups.values()) for name, groups in self._orphans.items()},
         }
         try:
             self._state_dir.write(state)

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ EMBEDDED_PREFIXES = (EmbeddedRedis.prefix, EmbeddedNats.prefix)
 def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
     """Process id and start of each worker in an old up.json that still runs."""
     found = []
-    for resource in state.get("resources", {}).values():
-        for process in resource.get("processes", []):
-            pid, started = process.get("pid"), process.get("started")
-            if isinstance(pid, int) and started and started_at(pid) == started:
-                found.append((pid, started))
+    orphans = state.get("orphans", {}).values()
+    rows = [resource.get("processes", []) for resource in state.get("resources", {}).values()]
+    for process in chain(*rows, *orphans):
+        pid, started = process.get("pid"), process.get("started")
+        if isinstance(pid, int) and started and started_at(pid) == started:
+            found.append((pid, started))
     return found
 
 

@@ -42,6 +42,15 @@ def remembered(state: Mapping[str, Any], name: str) -> Remembered | None:
 
 def to_memory(spec: QueueWorkerSpec, revision: Revision) -> dict[str, Any]:
     """A spec that leads to this revision, which is one of its own; nothing that only concerns changes."""
-    left_out = {"rollout", "request", "hold", "paused", "revoked_versions", "prefetch", "replicas"}
+    left_out = {
+        "rollout",
+        "request",
+        "hold",
+        "paused",
+        "revoked_versions",
+        "prefetch",
+        "replicas",
+        "deletion",
+    }
     kept = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=left_out)
     return kept | {"prefetch": revision.prefetch}

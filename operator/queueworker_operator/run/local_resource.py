@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -39,6 +39,7 @@ from queueworker_operator.plan.actions import (
     EnsureFinalizer,
     FenceRevision,
     KillWorker,
+    OrphanRevision,
     PromoteDelayed,
     RecoverWork,
     RemoveFinalizer,
@@ -70,15 +71,23 @@ class LocalResource:
     """A QueueWorker of the file, its workers and its status. It ends when `gone` is true."""
 
     def __init__(
-        self, name: str, host: Host, clock: Callable[[], datetime], before: Remembered | None = None
+        self,
+        name: str,
+        host: Host,
+        clock: Callable[[], datetime],
+        before: Remembered | None = None,
+        groups: Mapping[str, ProcessGroup] | None = None,
     ) -> None:
-        """`before` is what an earlier run left; it counts where the change goes in steps."""
+        """`before` is what an earlier run left; it counts where the change goes in steps. `groups` are
+        workers that lived on when a resource of this name was deleted."""
         self.name, self._host, self._clock, self._before = name, host, clock, before
         self.gone = False
         self.generation = 0
         self.status = QueueWorkerStatus()
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
-        self.groups: dict[str, ProcessGroup] = {}
+        self.groups: dict[str, ProcessGroup] = dict(groups or {})
+        #: Those that live on without this resource.
+        self.orphans: dict[str, ProcessGroup] = {}
         self.left_work = 0
         self.broker = BrokerWatch(clock, host.wake)
         self._queues = QueueReadings(clock)
@@ -136,6 +145,16 @@ class LocalResource:
         """The document is gone from the file: drain and let go."""
         if self._deleted_at is None:
             self._deleted_at = self._clock()
+            # What could not be used in the end was never in force.
+            self._asked = self._accepted or self._asked
+
+    def reconsider(self, document: Document) -> None:
+        """The document is back while its resource is still going: its word on the deletion counts."""
+        parsed, asked = document.parsed, self._asked
+        if isinstance(parsed, QueueWorker) and isinstance(asked, QueueWorker):
+            self._asked = replace(
+                asked, spec=asked.spec.model_copy(update={"deletion": parsed.spec.deletion})
+            )
 
     def _take(self, parsed: QueueWorker | InvalidQueueWorker, where: str) -> tuple[str, ...]:
         if _content(parsed) == _content(self._asked):
@@ -180,8 +199,9 @@ class LocalResource:
             self._specs[before.stable.name] = before.spec
             self._host.say(self.name, f"{before.stable.name} served before and is started again")
 
-    async def step(self, session: aiohttp.ClientSession) -> None:
-        """One pass: observe, plan, act, one write of the status."""
+    async def step(self, session: aiohttp.ClientSession, shared: frozenset[str] = frozenset()) -> None:
+        """One pass: observe, plan, act, one write of the status. `shared` are revisions that another
+        resource has workers of, on the same queue."""
         assert self._asked is not None
         refusals = [Refusal(name, message) for name, message in self._refusals.items()]
         workers = await observe_processes(self.groups.values(), refusals, session, self._clock())
@@ -194,7 +214,7 @@ class LocalResource:
             }
         )
         resource = replace(self._asked, metadata=metadata, status=self.status)
-        facts = Facts(workers, self.broker.answer, await self._queue())
+        facts = Facts(workers, self.broker.answer, await self._queue(), shared)
         try:
             for action in plan(resource, facts, self._clock()).actions:
                 await self._act(action)
@@ -228,6 +248,8 @@ class LocalResource:
             case ApplyRevision(revision, replicas):
                 if not self._apply(revision, replicas):
                     return
+            case OrphanRevision(_, deployment):
+                self.orphans[deployment] = self.groups.pop(deployment)
             case ScaleRevision(_, deployment, replicas):
                 self.groups[deployment].scale(replicas)
             case KillWorker(_, deployment):
@@ -310,20 +332,17 @@ class LocalResource:
 
     def processes(self) -> list[dict[str, Any]]:
         """Every process that runs, for up.json."""
-        return [
-            {
-                "revision": group.revision.name,
-                "index": worker.index,
-                "pid": worker.pid,
-                "admin_port": worker.admin_port,
-                "ready": worker.ready,
-                "stopping": worker.stopping,
-                "started": worker.started,
-            }
-            for group in self.groups.values()
-            for worker in group.workers
-            if worker.pid is not None
-        ]
+        return processes_of(self.groups.values())
+
+    def works_beside(self, other: LocalResource) -> frozenset[str]:
+        """Revisions that it has workers of on the queue of another resource."""
+        mine, its = self._accepted, other._accepted
+        same = self is not other and mine is not None and its is not None and not self.deleting
+        if not same or self.broker_url != other.broker_url:
+            return frozenset()
+        if mine and its and mine.spec.queue != its.spec.queue:
+            return frozenset()
+        return frozenset(group.revision.name for group in self.groups.values() if group.desired)
 
     def to_state(self) -> dict[str, Any]:
         """This resource in up.json."""
@@ -337,6 +356,24 @@ class LocalResource:
             "processes": self.processes(),
             "events": [asdict(event) for event in self.events],
         }
+
+
+def processes_of(groups: Iterable[ProcessGroup]) -> list[dict[str, Any]]:
+    """Every process of these groups that runs, for up.json."""
+    return [
+        {
+            "revision": group.revision.name,
+            "index": worker.index,
+            "pid": worker.pid,
+            "admin_port": worker.admin_port,
+            "ready": worker.ready,
+            "stopping": worker.stopping,
+            "started": worker.started,
+        }
+        for group in groups
+        for worker in group.workers
+        if worker.pid is not None
+    ]
 
 
 def refusal_of(resource: QueueWorker, secrets: Mapping[str, Mapping[str, str]], host: Host) -> str:
