@@ -96,6 +96,7 @@ def test_deletion_drains_and_lets_go(installed: Installed, story: Story) -> None
     reading = story.reading()
     committed = sum(row.committed for row in reading.ledger.values())
     assert reading.private == 0, reading
+    assert reading.fences == {}, "they are lifted at the end"
     assert committed + reading.ready == 400, f"settled or given back, nothing else: {reading}"
     assert set(story.handled().values()) <= {1}
     assert len(story.handled()) == committed, "what ran was settled, what never ran went back"
