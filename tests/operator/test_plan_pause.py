@@ -42,7 +42,7 @@ ROWS: list[tuple[str, QueueWorker, tuple[RevisionFacts, ...], list[str]]] = [
         "a deletion is not stopped",
         wants("demo:v1", 4, on("v1"), **PAUSED, **GONE),
         (seen(V1, 4),),
-        ["v1 to 0"],
+        ["fence v1"],
     ),
 ]
 
