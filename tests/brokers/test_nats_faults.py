@@ -83,6 +83,52 @@ async def test_one_lost_answer_is_unknown_and_the_others_are_told_before_it_is(
     assert await on_nats.stored(on_nats.names.stream) == 1
 
 
+def swallows_questions(*, first: int) -> Rule:
+    """Whoever should answer the first questions for a fence died with them."""
+    left = first
+
+    def rule(sent: Sent) -> Fault:
+        nonlocal left
+        if not sent.subject.startswith("$JS.API.STREAM.MSG.GET.") or not left:
+            return Fault.PASS
+        left -= 1
+        return Fault.SWALLOW
+
+    return rule
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+async def test_a_question_for_a_fence_that_has_no_answer_is_asked_again(
+    fenced: bool, on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    await on_nats.publish(b"1")
+    if fenced:
+        await on_nats.fences().fence("q", "r1", "a test")
+    # Of itself and of everybody, and both again.
+    async with NatsProxy(nats_server.port, swallows_questions(first=3)) as proxy:
+        consumer = on_nats.consumer("w", revision="r1", url=proxy.url)
+        received = await asyncio.wait_for(consumer.receive(1), PATIENCE)
+        assert bool(received.fenced) is fenced
+        assert len(received.deliveries) == (not fenced)
+        questions = [sent for sent in proxy.log if ".MSG.GET." in sent.subject]
+        pulls = [sent.number for sent in proxy.log if sent.is_pull]
+        assert len(questions) == 5, "what was answered is not asked again"
+        assert bool(pulls) is not fenced
+        assert all(question.number < min(pulls) for question in questions if pulls)
+
+
+async def test_without_an_answer_about_a_fence_nothing_is_pulled(
+    on_nats: NatsSite, nats_server: EmbeddedNats
+) -> None:
+    await on_nats.publish(b"1")
+    async with NatsProxy(nats_server.port, swallows_questions(first=1000)) as proxy:
+        consumer = on_nats.consumer(timing=dataclasses.replace(CALM, command_timeout=2.5), url=proxy.url)
+        with pytest.raises(BrokerUnavailableError):
+            await consumer.receive(1)
+        assert len([sent for sent in proxy.log if ".MSG.GET." in sent.subject]) > 2
+        assert not any(sent.is_pull for sent in proxy.log)
+
+
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.STALL, Fault.DEAFEN])
 async def test_a_lost_command_connection_is_replaced_and_nothing_is_sent_again(
     fault: Fault, on_nats: NatsSite, nats_server: EmbeddedNats

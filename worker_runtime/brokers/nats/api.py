@@ -93,11 +93,17 @@ def read_answer(reply: Reply, where: str, doing: str) -> dict[str, Any]:
 
 
 async def call(
-    link: Link, subject: str, body: dict[str, Any] | None, doing: str, *, patience: float = 0.0
+    link: Link,
+    subject: str,
+    body: dict[str, Any] | None,
+    doing: str,
+    *,
+    patience: float = 0.0,
+    reads: bool = False,
 ) -> dict[str, Any]:
-    """One request to $JS.API. `doing` completes "NATS cannot ..."."""
+    """One request to $JS.API. `doing` completes "NATS cannot ..."; what only `reads` may be asked twice."""
     payload = b"" if body is None else json.dumps(body).encode()
-    reply = await link.request(f"$JS.API.{subject}", payload, patience=patience)
+    reply = await link.request(f"$JS.API.{subject}", payload, patience=patience, reads=reads)
     try:
         return read_answer(reply, link.name, doing)
     except BrokerUnavailableError:
@@ -106,11 +112,17 @@ async def call(
 
 
 async def find(
-    link: Link, subject: str, body: dict[str, Any] | None, doing: str, *, patience: float = 0.0
+    link: Link,
+    subject: str,
+    body: dict[str, Any] | None,
+    doing: str,
+    *,
+    patience: float = 0.0,
+    reads: bool = False,
 ) -> dict[str, Any] | None:
     """The same, None when what is asked for is not there."""
     try:
-        return await call(link, subject, body, doing, patience=patience)
+        return await call(link, subject, body, doing, patience=patience, reads=reads)
     except ApiError as error:
         if error.code in (NO_MESSAGE, NO_CONSUMER, NO_STREAM):
             return None
@@ -122,26 +134,29 @@ async def stream_info(
 ) -> dict[str, Any] | None:
     """None when there is no such stream. `subjects` asks for the counts of the subjects that match it."""
     body = {"subjects_filter": subjects} if subjects else None
-    return await find(link, f"STREAM.INFO.{stream}", body, f"describe the stream {stream}", patience=patience)
+    doing = f"describe the stream {stream}"
+    return await find(link, f"STREAM.INFO.{stream}", body, doing, patience=patience, reads=True)
 
 
 async def consumer_info(
     link: Link, stream: str, durable: str, *, patience: float = 0.0
 ) -> dict[str, Any] | None:
     doing = f"describe the consumer {durable} of {stream}"
-    return await find(link, f"CONSUMER.INFO.{stream}.{durable}", None, doing, patience=patience)
+    subject = f"CONSUMER.INFO.{stream}.{durable}"
+    return await find(link, subject, None, doing, patience=patience, reads=True)
 
 
 async def owners_of(link: Link, subject: str) -> list[str]:
     """The names of the streams that take this subject, a page of them at most."""
     body = {"subject": subject}
-    answer = await call(link, "STREAM.NAMES", body, f"find the stream that takes {subject}")
+    answer = await call(link, "STREAM.NAMES", body, f"find the stream that takes {subject}", reads=True)
     return [str(one) for one in answer.get("streams") or ()]
 
 
 async def get_message(link: Link, stream: str, question: dict[str, Any]) -> Stored | None:
     """By {"seq": n}, {"last_by_subj": s} or {"seq": n, "next_by_subj": s}, read from the leader."""
-    answer = await find(link, f"STREAM.MSG.GET.{stream}", question, f"read a message of {stream}")
+    doing = f"read a message of {stream}"
+    answer = await find(link, f"STREAM.MSG.GET.{stream}", question, doing, reads=True)
     return None if answer is None else _stored(answer)
 
 
@@ -154,7 +169,7 @@ async def get_messages(link: Link, stream: str, questions: Sequence[dict[str, An
         replies[index] = reply
 
     requests = [(subject, b"", json.dumps(one).encode()) for one in questions]
-    await link.ask(requests, note, harmless=True)
+    await link.inquire(requests, note)
     found: list[Stored | None] = []
     for reply in replies:
         if reply is None:

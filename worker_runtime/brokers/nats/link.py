@@ -14,6 +14,9 @@ from worker_runtime.brokers.nats.wire import LostReplyError, NotSentError, Reque
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
+#: Seconds after which a question that changes nothing is asked again. One that reached a server that is no
+#: leader, or its last words, has no answer; the next leader answers at once.
+ASK_AGAIN = 1.0
 #: No responders: the server says that nobody was there to receive it.
 NOBODY = 503
 #: The server does not let this user send it.
@@ -90,6 +93,25 @@ class Link:
         asking = wire.ask(requests, on_reply, self.timeout if timeout is None else timeout)
         return await self._guarded(wire, asking, harmless)
 
+    async def inquire(self, requests: Sequence[Request], on_reply: OnReply) -> list[int]:
+        """As `ask`, for questions that change nothing, so that they may be asked twice: those without an
+        answer are asked again each `ASK_AGAIN` seconds, for as long as one request may take."""
+        loop = asyncio.get_running_loop()
+        wire = await self.opened()
+        until = loop.time() + self.timeout
+        left = list(range(len(requests)))
+        while left and not wire.gone and (patience := until - loop.time()) > 0:
+            asked = left
+
+            def note(index: int, reply: Reply, asked: list[int] = asked) -> None:
+                on_reply(asked[index], reply)
+
+            missing = await wire.ask([requests[one] for one in asked], note, min(ASK_AGAIN, patience))
+            left = [asked[one] for one in missing]
+        if left and wire is self._wire:
+            self.drop()
+        return left
+
     async def acknowledge(
         self, subjects: Sequence[bytes], on_confirmed: OnConfirmed, on_reply: OnReply
     ) -> list[int]:
@@ -110,15 +132,22 @@ class Link:
         return left
 
     async def request(
-        self, subject: str, payload: bytes = b"", headers: bytes = b"", *, patience: float = 0.0
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: bytes = b"",
+        *,
+        patience: float = 0.0,
+        reads: bool = False,
     ) -> Reply:
         """The answer to one request. While nobody receives it (no leader yet, no server) it is tried again
-        for `patience` seconds. Raises NotSentError or LostReplyError, or BrokerRefusedError."""
+        for `patience` seconds; one that only `reads` is also asked again, as `inquire` does. Raises
+        NotSentError or LostReplyError, or BrokerRefusedError."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + patience, _FIRST_PAUSE
         while True:
             wire = await self.opened(max(0.0, until - loop.time()))
-            replies = await self._answers(subject, headers, payload)
+            replies = await self._answers((subject, headers, payload), reads)
             if not replies:
                 why = wire.gone if wire.gone != "it was closed" else f"no answer within {self.timeout:g} s"
                 raise LostReplyError(f"NATS at {wire.name}: {why} to {subject}")
@@ -127,10 +156,16 @@ class Link:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _answers(self, subject: str, headers: bytes, payload: bytes) -> list[Reply]:
+    async def _answers(self, request: Request, reads: bool) -> list[Reply]:
         replies: list[Reply] = []
-        request = (subject, headers, payload)
-        await self.ask([request], lambda _, reply: replies.append(reply), harmless=True)
+
+        def note(_: int, reply: Reply) -> None:
+            replies.append(reply)
+
+        if reads:
+            await self.inquire([request], note)
+        else:
+            await self.ask([request], note, harmless=True)
         return replies
 
     async def close(self) -> None:
