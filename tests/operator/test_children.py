@@ -181,7 +181,8 @@ def _live(resource: QueueWorker, **changes: Any) -> Body:
 
 def _pod(deployment: Body, name: str, **status: Any) -> Body:
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    return {"metadata": {"name": name, "labels": labels}, "status": {"phase": "Running", **status}}
+    made = {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": made, "status": {"phase": "Running", **status}}
 
 
 READY = [{"type": "Ready", "status": "True"}]

@@ -52,6 +52,8 @@ def priority(
     at: float = 0.0,
     empty_since: float | None = None,
     last: int = 9,
+    stream: int = 9,
+    published: float | None = None,
     consumed: bool = True,
 ) -> PriorityWork:
     stuck = max(0, stored - pending - unacknowledged) if consumed else 0
@@ -64,6 +66,8 @@ def priority(
         stored=stored,
         stuck=stuck,
         last_sequence=last,
+        stream_sequence=stream,
+        published_at=None if published is None else after(published),
         ack_wait=timedelta(seconds=30),
         consumed=consumed,
         observed_at=after(at),
@@ -89,6 +93,19 @@ GUARDS: list[tuple[str, Priority, object, str]] = [
     ("empty for the ack wait, not longer", priority(at=30, empty_since=0), R.PRIORITY_QUIET, ""),
     ("empty for longer than the ack wait", priority(at=31, empty_since=0), Pass, ""),
     ("empty, and older workers never started", priority(consumed=False), Pass, ""),
+    (
+        "somebody published at the last look, and it is done",
+        priority(at=40, empty_since=40, published=40),
+        R.PRODUCERS_PUBLISH,
+        "publish to q.mails.normal",
+    ),
+    (
+        "somebody published not longer than the ack wait ago",
+        priority(1, 0, 1, at=40, published=10),
+        R.PRODUCERS_PUBLISH,
+        "undo the change",
+    ),
+    ("nobody published since, and work is left", priority(1, 0, 1, at=41, published=10), R.PRIORITY_LEFT, ""),
 ]
 
 
@@ -103,6 +120,54 @@ def test_the_guard_of_the_last_older_worker(found: Priority, answer: object, par
     else:
         assert type(guard) is answer
         assert part in getattr(guard, "reason", "")
+
+
+@pytest.mark.parametrize(
+    ("found", "quiet", "started", "passes"),
+    [
+        (priority(at=100, empty_since=0), 0, 69, True),
+        (priority(at=100, empty_since=0), 0, 70, False),
+        (priority(at=100, empty_since=0), 0, 101, False),
+        (priority(at=100, empty_since=50), 50, 0, False),
+        (priority(at=101, empty_since=50), 50, 0, True),
+        (priority(at=100, consumed=False, empty_since=0), 5, 96, False),
+        (priority(at=100, consumed=False, empty_since=0), 50, 40, True),
+    ],
+    ids=[
+        "started long ago",
+        "started an ack wait ago",
+        "started after the look",
+        "not for as long as the spec asks",
+        "for as long as the spec asks",
+        "it may make its consumer yet",
+        "it never made one",
+    ],
+)
+def test_what_was_seen_before_an_older_worker_started_proves_nothing(
+    found: PriorityWork, quiet: int, started: int, passes: bool
+) -> None:
+    guard = priority_guard(found, timedelta(seconds=quiet), after(started))
+    assert isinstance(guard, Pass) is passes
+    if not passes:
+        assert isinstance(guard, Wait)
+        assert guard.reason is R.PRIORITY_QUIET
+
+
+@pytest.mark.parametrize(
+    ("before", "found", "expected"),
+    [
+        (priority(4, 1, 5, last=3), priority(2, 1, 3, at=9, last=5), None),
+        (priority(4, 1, 5, last=3), priority(5, 1, 6, at=9, last=3, stream=10), 9),
+        (priority(), priority(at=9, last=10, stream=10), 9),
+        (priority(published=0), priority(at=9), 0),
+        (Unknown("nobody looked", START), priority(1, 0, 1, at=9), None),
+    ],
+    ids=["work gets less", "there is more", "it came and went", "remembered", "nothing to compare with"],
+)
+def test_whether_somebody_published(before: Priority, found: Priority, expected: float | None) -> None:
+    known = since(before, found)
+    assert isinstance(known, PriorityWork)
+    assert known.published_at == (None if expected is None else after(expected))
 
 
 @pytest.mark.parametrize(

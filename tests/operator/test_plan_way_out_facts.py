@@ -82,6 +82,7 @@ def test_older_workers_stay_while_work_is_left_that_only_they_take() -> None:
             stored=pending,
             stuck=0,
             last_sequence=1,
+            stream_sequence=1,
             ack_wait=timedelta(seconds=30),
             consumed=True,
             observed_at=START,

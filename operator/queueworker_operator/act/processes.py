@@ -63,6 +63,8 @@ class Worker:
     admin_port: int = 0
     #: When the process started, in the kernel's ticks: with the pid it names one process for good.
     started: int = 0
+    #: The same by the loop's clock, in seconds.
+    began: float = 0.0
     ready: bool = False
     was_ready: bool = False
     #: Looks in a row that did not find it ready.
@@ -205,6 +207,7 @@ class ProcessGroup:
             os.close(writing)
         worker.was_ready, worker.missed = False, 0
         worker.started = started_at(process.pid) or 0
+        worker.began = asyncio.get_running_loop().time()
         host.say(worker.name, f"started, process {process.pid}")
         host.wake()
         log = host.log_dir / f"{worker.name.replace('/', '-')}.log" if host.log_dir else None

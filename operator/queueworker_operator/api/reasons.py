@@ -59,6 +59,7 @@ class ConditionReason(StrEnum):
     PRIORITY_QUIET = "PriorityQuiet"
     PRIORITY_LEFT = "PriorityLeft"
     PRIORITY_STUCK = "PriorityStuck"
+    PRODUCERS_PUBLISH = "ProducersStillPublishing"
 
     VALIDATING = "Validating"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
@@ -104,6 +105,8 @@ class ConditionReason(StrEnum):
 class EventReason(StrEnum):
     """Posted once per transition on the QueueWorker."""
 
+    LEGACY_DRAIN_STARTED = "LegacyDrainStarted"
+    LEGACY_DRAINED = "LegacyDrained"
     ROLLOUT_STARTED = "RolloutStarted"
     STEP_COMPLETED = "StepCompleted"
     STEPS_RESTARTED = "StepsRestarted"
@@ -139,6 +142,8 @@ class EventReason(StrEnum):
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     DRAIN_OVERDUE = "DrainOverdue"
     DRAIN_UNPROVEN = "DrainUnproven"
+    PRODUCERS_PUBLISH = "ProducersStillPublishing"
+    PRIORITY_STUCK = "PriorityStuck"
 
 
 class Stage(StrEnum):
@@ -146,6 +151,7 @@ class Stage(StrEnum):
 
     IDLE = "Idle"
     VALIDATING = "Validating"
+    DRAINING_LEGACY = "DrainingLegacy"
     CANARY_SCALING = "CanaryScaling"
     ARM_CHANGING = "ArmChanging"
     ANALYZING = "Analyzing"

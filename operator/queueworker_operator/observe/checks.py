@@ -47,12 +47,13 @@ class BrokerChecks:
         self._priority: dict[_Key, PriorityWork] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def check(self, access: Access, spec: QueueWorkerSpec) -> BrokerCheck:
-        """A check of the broker for the queue of `spec`, some seconds old at most."""
+    async def check(self, access: Access, spec: QueueWorkerSpec, *, anew: bool = False) -> BrokerCheck:
+        """A check of the broker for the queue of `spec`, some seconds old at most; with `anew` one that is
+        made now, unless the broker failed just before."""
         key = (access, spec.queue.name, broker_identity(spec.broker))
         broker = self._brokers.setdefault(access, _OneBroker(asyncio.Lock()))
         async with broker.turn:
-            known = self._recent(self._found.get(key)) or self._recent(broker.failed)
+            known = (None if anew else self._recent(self._found.get(key))) or self._recent(broker.failed)
             if known is None:
                 async with self._slots:
                     with opened(access) as place:

@@ -12,7 +12,7 @@ from queueworker_operator.api.revisions import Revision, revision_name
 from queueworker_operator.api.template import worker_container
 from queueworker_operator.api.types import Metadata, Protocol
 from queueworker_operator.apiserver import Body
-from queueworker_operator.observe.pods import failure_of, is_alive, is_available, is_ready
+from queueworker_operator.observe.pods import failure_of, is_alive, is_available, is_ready, started_at
 from queueworker_operator.plan.facts import RevisionFacts, WorkerFailure
 
 #: The epoch of the operator that last wrote a child: a write of an earlier one is refused.
@@ -87,6 +87,7 @@ def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterabl
         owned=owned,
         conflict=conflict,
         protocol=target.protocol if is_target and target is not None else _protocol(body),
+        started_at=max(map(started_at, filter(is_alive, mine)), default=None),
     )
     return Child(body, facts, mislabelled)
 

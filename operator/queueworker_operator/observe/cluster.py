@@ -16,6 +16,7 @@ from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.children import Child, child_of, revision_of_labels
 from queueworker_operator.observe.pods import is_alive
+from queueworker_operator.observe.priority import watches_closely
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.secrets import NoUrl, broker_access
 from queueworker_operator.plan.facts import BrokerCheck, Facts, QueueFacts, Refusal, Unknown, Workers
@@ -125,7 +126,8 @@ async def _broker(
         check = BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
         return check, nobody, None
     check, queue = await asyncio.gather(
-        checks.check(access, resource.spec), queues.latest(access, resource.spec)
+        checks.check(access, resource.spec, anew=watches_closely(resource)),
+        queues.latest(access, resource.spec),
     )
     return check, queue, access
 

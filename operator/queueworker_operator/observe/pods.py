@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from queueworker_operator.apiserver import Body
@@ -27,6 +28,19 @@ def is_stopping(pod: Body) -> bool:
 
 def is_ready(pod: Body) -> bool:
     return is_alive(pod) and not is_stopping(pod) and _condition(pod, "Ready") == "True"
+
+
+def started_at(pod: Body) -> datetime:
+    """When the youngest of its containers started; before that, when the pod was made."""
+    running = (
+        (container.get("state") or {}).get("running") or {}
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+    )
+    times = (
+        pod["metadata"]["creationTimestamp"],
+        *(one["startedAt"] for one in running if "startedAt" in one),
+    )
+    return max(map(datetime.fromisoformat, times))
 
 
 #: minReadySeconds is never set on our Deployments, so a ready pod is an available one.

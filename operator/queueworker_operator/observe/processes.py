@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import aiohttp
 
@@ -22,10 +22,10 @@ async def observe_processes(
     now: datetime,
 ) -> Workers:
     """Ask every worker that is meant to stay at /readyz, then say what there is. Never raises."""
-    groups = list(groups)
+    groups, time = list(groups), asyncio.get_running_loop().time()
     asked = [w for group in groups for w in group.workers if w.pid is not None and not w.stopping]
     await asyncio.gather(*(_look(worker, session) for worker in asked))
-    return Workers(tuple(_facts(group) for group in groups), now, tuple(refusals))
+    return Workers(tuple(_facts(group, now, time) for group in groups), now, tuple(refusals))
 
 
 async def _look(worker: Worker, session: aiohttp.ClientSession) -> None:
@@ -40,7 +40,8 @@ async def _look(worker: Worker, session: aiohttp.ClientSession) -> None:
         worker.saw(ready)
 
 
-def _facts(group: ProcessGroup) -> RevisionFacts:
+def _facts(group: ProcessGroup, now: datetime, time: float) -> RevisionFacts:
+    began = [worker.began for worker in group.workers if worker.pid is not None]
     ready = sum(worker.ready and not worker.stopping for worker in group.workers)
     failures = [worker.failure for worker in group.workers if worker.failure and not worker.stopping]
     revision = group.revision
@@ -57,4 +58,5 @@ def _facts(group: ProcessGroup) -> RevisionFacts:
         coroutines=revision.coroutines,
         failure=failures[0] if failures else None,
         protocol=revision.protocol,
+        started_at=now - timedelta(seconds=time - max(began)) if began else None,
     )

@@ -8,7 +8,6 @@ from typing import Literal
 from queueworker_operator.api.reasons import ConditionReason, ConditionType
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Unknown
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
-from queueworker_operator.plan.priority import priority_guard
 
 State = Literal["True", "False", "Unknown"]
 
@@ -51,8 +50,11 @@ def broker_words(check: BrokerCheck | Unknown) -> dict[ConditionType, Word]:
 _NO_SLOTS = Word("True", ConditionReason.NOT_CLUSTERED, "The broker has no slots to split keys.")
 
 
-def queue_words(check: BrokerCheck | Unknown) -> dict[ConditionType, Word]:
-    """What only JetStream has: a queue that somebody made, and the priority subject of older workers."""
+def queue_words(
+    check: BrokerCheck | Unknown, old_work: Guard, counted: str = ""
+) -> dict[ConditionType, Word]:
+    """What only JetStream has: a queue that somebody made, and the priority subject of older workers, with
+    what was `counted` there while somebody waits for it."""
 
     def words(queue: Word, priority: Word) -> dict[ConditionType, Word]:
         return {ConditionType.QUEUE_PROVISIONED: queue, ConditionType.PRIORITY_DRAINED: priority}
@@ -65,7 +67,7 @@ def queue_words(check: BrokerCheck | Unknown) -> dict[ConditionType, Word]:
         return words(not_probed(f"{check.reason}."), not_probed(f"{check.reason}."))
     match check.verdict:
         case BrokerVerdict.REACHABLE:
-            priority = _priority_word(priority_guard(check.priority))
+            priority = _priority_word(old_work, f" Read: {counted}." if counted else "")
             if check.differs:
                 return words(Word("False", ConditionReason.PROVISIONED_DIFFERENTLY, check.differs), priority)
             text = "The queue is there, as the spec says."
@@ -76,7 +78,7 @@ def queue_words(check: BrokerCheck | Unknown) -> dict[ConditionType, Word]:
             return words(not_probed("The queue is looked for once the broker answers."), unread)
 
 
-def _priority_word(guard: Guard) -> Word:
+def _priority_word(guard: Guard, counted: str) -> Word:
     match guard:
         case Pass():
             text = "Nothing is left on the priority subject of older workers."
@@ -84,4 +86,4 @@ def _priority_word(guard: Guard) -> Word:
         case Unknown(reason=reason):
             return Word("Unknown", ConditionReason.NOT_PROBED, f"{reason}.")
         case Wait(reason, message) | Fail(reason, message):
-            return Word("False", reason, message)
+            return Word("False", reason, message + counted)

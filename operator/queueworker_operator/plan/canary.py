@@ -116,7 +116,9 @@ class Walked:
 
 def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
     """Walk the steps as far as they are proven to be over."""
-    forward = first_obstacle(situation.reachable, situation.readable, _paused(situation))
+    forward = first_obstacle(
+        situation.reachable, situation.readable, _paused(situation), _priority(situation)
+    )
     if not isinstance(forward, Pass):
         return Walked(canary.place, forward, canary.analysis)
     looked: dict[int, tuple[Arm, Analysed]] = {}
@@ -184,18 +186,26 @@ def _stage(arm: Arm, step: Step) -> Stage:
         return before.stage
     started = arm.is_stable or arm.seen.current is not None or arm.former
     if not started and not isinstance(arm.startable, Pass):
-        return Stage.VALIDATING
+        return arm.seen.stage_before(_startable(arm.seen))
     if step.sets or not isinstance(_in_force(arm), Pass):
         return Stage.ARM_CHANGING if arm.former else Stage.CANARY_SCALING
     return Stage.PAUSED if step.pause is not None else Stage.ANALYZING
 
 
+def _priority(situation: Situation) -> Guard:
+    """Beside older workers nothing goes forward while work is there that only they take."""
+    return situation.old_work if situation.older else Pass()
+
+
 def _arm_at(situation: Situation, canary: Canary, index: int) -> Arm:
     split = split_at(canary.steps, index, situation.desired, canary.promoted_prefetch)
     revision, creatable, accepted = canary.arms[split.prefetch]
-    startable = first_obstacle(creatable, situation.reachable, situation.readable, _paused(situation))
     seen = replace(situation, target=revision, creatable=creatable, accepted=accepted)
-    return Arm(revision, split, seen, startable)
+    return Arm(revision, split, seen, first_obstacle(_startable(seen), seen.before_first))
+
+
+def _startable(seen: Situation) -> Guard:
+    return first_obstacle(seen.creatable, seen.reachable, seen.readable, _paused(seen))
 
 
 def _paused(situation: Situation) -> Pass | Wait:
@@ -310,7 +320,7 @@ def _scaled(arm: Arm, out: WayOut | None) -> tuple[list[Action], list[Action], G
             # Never more beside the stable revision than the step asks for, and as many that are to leave.
             if stable is not None and not larger and isinstance(arm.startable, Pass):
                 ups.append(ApplyRevision(arm.revision, workers))
-        elif arm.known:
+        elif arm.known and (current.desired or isinstance(arm.startable, Pass)):
             to(current, smaller(current))
     for r in arm.former:
         if out is None or out.done:

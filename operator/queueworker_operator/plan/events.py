@@ -26,6 +26,8 @@ _STALLED = {
     ConditionReason.QUEUE_UNUSABLE: EventReason.QUEUE_UNUSABLE,
     ConditionReason.PROGRESS_DEADLINE_EXCEEDED: EventReason.PROGRESS_DEADLINE_EXCEEDED,
     ConditionReason.DRAIN_OVERDUE: EventReason.DRAIN_OVERDUE,
+    ConditionReason.PRODUCERS_PUBLISH: EventReason.PRODUCERS_PUBLISH,
+    ConditionReason.PRIORITY_STUCK: EventReason.PRIORITY_STUCK,
 }
 
 
@@ -51,6 +53,7 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
         yield EmitEvent(EventReason.DRAIN_STARTED, "Normal", text, f"drain:{after.observed_generation}")
     if new and old_place != (new.stage, new.target):
         key = f"{after.observed_generation}:{new.target}"
+        yield from _older(before, after, key)
         if new.stage is Stage.PROMOTING:
             beside = f" beside {after.stable.revision}" if after.stable else ""
             text = f"{new.target} is brought out{beside}: new workers first, then the old ones are drained."
@@ -77,6 +80,21 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
         text = f"{is_.revision} serves alone" + (f"; {was.revision} is retired." if was else ".")
         key = f"promoted:{after.observed_generation}:{is_.revision}"
         yield EmitEvent(EventReason.PROMOTED, "Normal", text, key)
+
+
+def _older(before: QueueWorkerStatus, after: QueueWorkerStatus, key: str) -> Iterator[EmitEvent]:
+    """Work that only older workers take is waited for, or gone."""
+    old, new = before.rollout, after.rollout
+    drained = after.condition(ConditionType.PRIORITY_DRAINED)
+    if new is None or after.stable is None or drained is None:
+        return
+    name = after.stable.revision
+    if new.stage is Stage.DRAINING_LEGACY:
+        text = f"{name} stays at full number until nothing is left that only it takes; then {new.target}."
+        yield EmitEvent(EventReason.LEGACY_DRAIN_STARTED, "Normal", text, f"older:{key}")
+    elif old and old.stage is Stage.DRAINING_LEGACY and old.target == new.target and drained.status == "True":
+        text = f"Nothing is left that only {name} takes, so {new.target} may start."
+        yield EmitEvent(EventReason.LEGACY_DRAINED, "Normal", text, f"older-drained:{key}")
 
 
 def _steps(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:

@@ -55,6 +55,8 @@ class RevisionFacts:
     #: Such a child is never touched.
     conflict: str = ""
     protocol: Protocol = Protocol.RESERVATION
+    #: When the youngest of its workers started; None when none is there.
+    started_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class PriorityWork:
     stuck: int
     #: Grows when a message is handed out: what came and went between two looks shows here.
     last_sequence: int
+    #: The last message of the whole stream: what is handed out behind it was published later.
+    stream_sequence: int
     #: After this long without a sign a message comes back to be handed out again.
     ack_wait: timedelta
     #: Whether a consumer of older workers is there.
@@ -123,6 +127,8 @@ class PriorityWork:
     observed_at: datetime
     #: Since which look nothing was there and nothing moved; None while something is.
     empty_since: datetime | None = None
+    #: The last look that showed that somebody had published since the look before it.
+    published_at: datetime | None = None
 
     @property
     def empty(self) -> bool:

@@ -42,7 +42,7 @@ from queueworker_operator.plan.guards import (
     first_obstacle,
     refusal_guard,
 )
-from queueworker_operator.plan.priority import priority_guard
+from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.requests import Heard, Pending, as_target, hear
 from queueworker_operator.plan.rolling import Decision, rolling
 from queueworker_operator.plan.situation import Situation
@@ -127,7 +127,7 @@ def change_of(
         mark=Mark.of(metadata.namespace, metadata.name),
         quiet=timedelta(seconds=spec.quiet_seconds),
         paused=spec.paused,
-        old_work=priority_guard(broker.priority) if isinstance(broker, BrokerCheck) else broker,
+        old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)
     seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, gates)

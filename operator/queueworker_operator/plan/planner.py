@@ -94,6 +94,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         out=decision.out if decision.stage in WAY_OUT else None,
         handled_request=heard.handled,
         aborted=heard.aborted,
+        old_work=change.situation.old_work,
         promoted=heard.promoted if stable and stable.revision != heard.promoted else None,
         place=change.place,
         canary=(change.arm.revision.name, change.arm.split.workers) if change.arm else None,

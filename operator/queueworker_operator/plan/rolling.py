@@ -59,7 +59,8 @@ def rolling(situation: Situation, now: datetime) -> Decision:
     downs, ups = _scale_others(others, shares)
     if current is None:
         if isinstance(situation.creatable, Pass) and (
-            situation.is_back or isinstance(first_obstacle(situation.broker, situation.pause), Pass)
+            situation.is_back
+            or isinstance(first_obstacle(situation.broker, situation.pause, situation.before_first), Pass)
         ):
             ups.append(ApplyRevision(target, situation.desired))
     elif current.desired != situation.desired and _may_scale_target(situation, out, leaving):
@@ -125,7 +126,10 @@ def _stage(
         return Stage.PROMOTING if out.done and alone and not leaving else out.stage
     if stable == name:
         return Stage.PROMOTING
-    return Stage.PROMOTING if situation.current is not None and situation.moves else Stage.VALIDATING
+    if situation.current is not None and situation.moves:
+        return Stage.PROMOTING
+    others = first_obstacle(situation.creatable, situation.accepted, situation.broker, situation.pause)
+    return situation.stage_before(others)
 
 
 def _shares(

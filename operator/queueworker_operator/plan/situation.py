@@ -43,7 +43,7 @@ class Situation:
     @property
     def guard(self) -> Guard:
         """What stops a change from going on, or Pass."""
-        return first_obstacle(self.creatable, self.accepted, self.broker, self.pause)
+        return first_obstacle(self.creatable, self.accepted, self.broker, self.pause, self.before_first)
 
     @property
     def pause(self) -> Pass | Wait:
@@ -54,6 +54,32 @@ class Situation:
             ConditionReason.PAUSED,
             f"The change to {self.target.name} is paused: set spec.paused to false to go on, or undo it.",
         )
+
+    @property
+    def before_first(self) -> Guard:
+        """Workers of this package never take what only older ones take: before the first of them starts, that
+        work has to be gone, and the older ones stay as they are."""
+        current = self.current
+        if self.is_back or self.target.protocol is Protocol.LEGACY or (current and not is_empty(current)):
+            return Pass()
+        return self.old_work if self.older else Pass()
+
+    @property
+    def older(self) -> list[RevisionFacts]:
+        """Revisions whose workers take what no other does; a stable one also when none is there just now."""
+        stable = self.previous.stable.revision if self.previous.stable else None
+        rows = (r for r in self.revisions if r.protocol is Protocol.LEGACY)
+        return [r for r in rows if r.name == stable or not is_empty(r)]
+
+    def stage_before(self, others: Guard) -> Stage:
+        """Where a change stands that has no worker yet; `others` is what else keeps the first from starting.
+        While nobody can look the stage stays."""
+        if isinstance(self.before_first, Pass):
+            return Stage.VALIDATING
+        rollout = self.previous.rollout
+        drained = rollout and rollout.target == self.target.name and rollout.stage is Stage.DRAINING_LEGACY
+        waits = isinstance(others, Pass) or (drained and isinstance(self.creatable, Pass))
+        return Stage.DRAINING_LEGACY if waits else Stage.VALIDATING
 
     @property
     def broker(self) -> Guard:

@@ -21,6 +21,7 @@ from queueworker_operator.plan.broker_words import broker_words, queue_words
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.gate_words import gates_word
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
+from queueworker_operator.plan.priority import evidence
 from queueworker_operator.plan.split import serving
 from queueworker_operator.plan.view import HALTED, View
 from queueworker_operator.plan.way_out import WayOut
@@ -108,6 +109,8 @@ def _rollout(
         reason=_reason(out.guard).value if out else None,
         evidence=out.evidence if out else None,
     )
+    if view.stage is Stage.DRAINING_LEGACY:
+        shown = shown.model_copy(update=_priority_drain(view))
     same = before is not None and before.target == view.target and before.started_at is not None
     same = same and deletes(before) == view.deleting
     if before is None or not same:
@@ -127,6 +130,13 @@ def _rollout(
 def deletes(rollout: RolloutStatus | None) -> bool:
     """Whether a status is of a resource that was on its way out."""
     return rollout is not None and rollout.target is None and rollout.stage in (Stage.DELETING, *WAY_OUT)
+
+
+def _priority_drain(view: View) -> dict[str, str | None]:
+    """What the stage waits for: who would leave is the stable revision."""
+    reason = view.blocker.reason.value if isinstance(view.blocker, (Wait, Fail)) else None
+    counted = evidence(view.priority) if view.priority else None
+    return {"reason": reason or ConditionReason.NOT_PROBED.value, "evidence": counted}
 
 
 def _same_leg(one: Stage, other: Stage) -> bool:
@@ -173,7 +183,7 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
     if view.broker is not None:
         words |= broker_words(view.broker)
         if view.broker_type == "NATS":
-            words |= queue_words(view.broker)
+            words |= queue_words(view.broker, view.old_work, evidence(view.priority) if view.priority else "")
     if view.out:
         words[ConditionType.REGISTRY_EMPTY] = _registry_word(view.out)
     if gates := gates_word(view.analysis, view.gates):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.reasons import ConditionReason, Stage
 from queueworker_operator.api.types import StableStatus
-from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts, Unknown
+from queueworker_operator.plan.facts import BrokerCheck, PriorityWork, RevisionFacts, Unknown
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.split import serving
 from queueworker_operator.plan.steps import Place
@@ -20,6 +20,8 @@ _DRAINS = (
     ConditionReason.RESERVATIONS_OUTSTANDING,
     ConditionReason.NOT_QUIET_YET,
 )
+#: The same for work that only older workers take.
+_PRIORITY = (ConditionReason.PRIORITY_LEFT, ConditionReason.PRIORITY_QUIET)
 HALTED = (
     ConditionReason.PAUSED,
     ConditionReason.PAUSE_STEP,
@@ -60,6 +62,8 @@ class View:
     aborted: str | None
     #: The revision that takes over without more steps.
     promoted: str | None = None
+    #: Whether the work is gone that only older workers take.
+    old_work: Guard = field(default_factory=Pass)
     #: How far the steps of a canary are.
     place: Place | None = None
     #: What runs beside the stable revision, and how many workers of it are wanted.
@@ -77,11 +81,21 @@ class View:
 
     @property
     def drains(self) -> bool:
-        """The guarded way waits for work of those that leave."""
+        """It waits for work of those that leave."""
         if self.deleting:
             return not isinstance(self.blocker, Pass)
+        if self.stage is Stage.DRAINING_LEGACY:
+            return isinstance(self.blocker, Wait) and self.blocker.reason in _PRIORITY
         leaves = self.out is not None or self.stage is Stage.ARM_CHANGING
         return leaves and isinstance(self.blocker, Wait) and self.blocker.reason in _DRAINS
+
+    @property
+    def priority(self) -> PriorityWork | None:
+        """What the last look at the priority subject counted, while the change waits for it."""
+        if self.stage is not Stage.DRAINING_LEGACY or not isinstance(self.broker, BrokerCheck):
+            return None
+        found = self.broker.priority
+        return found if isinstance(found, PriorityWork) else None
 
     @property
     def goes_on(self) -> bool:

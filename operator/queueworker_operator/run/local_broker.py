@@ -91,6 +91,8 @@ class BrokerWatch:
         self._clock, self._wake = clock, wake
         self._asked: tuple[QueueWorkerSpec, Location] | None = None
         self._task: asyncio.Task[None] | None = None
+        #: Looks often, since a change is under way that rests on what is seen.
+        self.closely = False
         self.answer: BrokerCheck | Unknown = Unknown("the broker has not been checked yet", clock())
 
     async def ask(self, spec: QueueWorkerSpec, location: Location) -> None:
@@ -111,7 +113,7 @@ class BrokerWatch:
     async def _watch(self) -> None:
         while True:
             good = isinstance(self.answer, BrokerCheck) and self.answer.verdict is BrokerVerdict.REACHABLE
-            await asyncio.sleep(CALM if good else ANXIOUS)
+            await asyncio.sleep(CALM if good and not self.closely else ANXIOUS)
             before, self.answer = self.answer, _after(self.answer, await self._check())
             if _verdict(before) != _verdict(self.answer):
                 self._wake()

@@ -27,6 +27,7 @@ from queueworker_operator.api.types import (
     QueueWorkerStatus,
 )
 from queueworker_operator.observe.access import Access
+from queueworker_operator.observe.priority import watches_closely
 from queueworker_operator.observe.processes import observe_processes
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.plan.actions import (
@@ -214,6 +215,7 @@ class LocalResource:
             }
         )
         resource = replace(self._asked, metadata=metadata, status=self.status)
+        self.broker.closely = isinstance(resource, QueueWorker) and watches_closely(resource)
         facts = Facts(workers, self.broker.answer, await self._queue(), shared)
         try:
             for action in plan(resource, facts, self._clock()).actions:

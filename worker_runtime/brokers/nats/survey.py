@@ -42,6 +42,8 @@ class PriorityReading:
     stored: int
     #: The last message that was handed out, as a place in the stream: grows when somebody takes one.
     last_sequence: int
+    #: The last message of the stream, on whatever subject: what is handed out behind it was published later.
+    stream_sequence: int
     #: Seconds after which the consumer hands work out again; 0 when there is no consumer.
     ack_wait: float
     #: Whether older workers have made their consumer. Without it nobody takes what is stored.
@@ -68,15 +70,17 @@ async def read_priority(link: Link, names: QueueNames) -> PriorityReading:
         if _marks(before) != _marks(after):
             continue
         state = {} if info is None else info["state"]
+        last = int(state.get("last_seq") or 0)
         stored = int((state.get("subjects") or {}).get(names.priority, 0))
         if after is None:
-            return PriorityReading(names.priority, stored, 0, stored, 0, 0.0, consumed=False)
+            return PriorityReading(names.priority, stored, 0, stored, 0, last, 0.0, consumed=False)
         return PriorityReading(
             names.priority,
             int(after["num_pending"]),
             int(after["num_ack_pending"]),
             stored,
             int(after["delivered"]["stream_seq"]),
+            last,
             topology.read_lease(after).ack_wait,
             consumed=True,
         )
