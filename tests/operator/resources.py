@@ -22,6 +22,7 @@ from queueworker_operator.plan.facts import (
     BrokerCheck,
     BrokerVerdict,
     Facts,
+    PriorityWork,
     QueueFacts,
     RevisionFacts,
     Unknown,
@@ -124,6 +125,24 @@ def reachable(resource: QueueWorker, now: datetime = START) -> BrokerCheck:
 
 def broker(resource: QueueWorker, verdict: BrokerVerdict, message: str, now: datetime = START) -> BrokerCheck:
     return BrokerCheck(verdict, message, now, broker_identity(resource.spec.broker))
+
+
+def priority_work(left: int, empty_since: datetime, now: datetime = START, **changes: Any) -> PriorityWork:
+    """`left` messages wait on the priority subject; where none do, none did since then."""
+    content: dict[str, Any] = {
+        "subject": "q.stats-usage.priority",
+        "pending": left,
+        "unacknowledged": 0,
+        "stored": left,
+        "stuck": 0,
+        "last_sequence": 7,
+        "stream_sequence": 9,
+        "ack_wait": timedelta(seconds=30),
+        "consumed": True,
+        "observed_at": now,
+        "empty_since": None if left else empty_since,
+    }
+    return PriorityWork(**(content | changes))
 
 
 def queue(

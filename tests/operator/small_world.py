@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from queueworker_operator.plan.deletion import LISTED_AT_MOST
 from queueworker_operator.plan.facts import Facts, QueueFacts, RevisionFacts, Unknown, Workers
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import LiveWorkers
-from tests.operator.resources import GONE, OLD, START, V1, V2, reachable, wants
+from tests.operator.resources import GONE, OLD, START, V1, V2, priority_work, reachable, wants
 
 NAMES = ("a", "b")
 
@@ -70,6 +70,11 @@ class World(NamedTuple):
     b: str = "sound"
     #: Of the resource: somebody may delete it; it is on its way out; it is gone.
     life: str = "stays"
+    #: Messages on the subject that only workers of a take; whether it was empty for the ack wait; whether a
+    #: worker of a started within the ack wait.
+    priority: int = 0
+    drained: bool = False
+    young: bool = False
 
     @property
     def registry(self) -> int:
@@ -81,6 +86,8 @@ class Rules:
     """Which image speaks what. b always speaks Reservation."""
 
     legacy: bool
+    #: There is a subject of which only Legacy workers take, and no registry.
+    nats: bool = False
 
     def capable(self, index: int) -> bool:
         return index == 1 or not self.legacy
@@ -116,6 +123,8 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
     """What may happen without the operator. `limit` bounds what is in the registry."""
     yield from _workers(world)
     yield from _queue(rules, world, limit)
+    if rules.nats:
+        yield from _priority(world)
     if world.seen:
         yield "the broker is lost", world._replace(seen=False, quiet=False)
     else:
@@ -141,11 +150,21 @@ def _workers(world: World) -> Iterator[Step]:
     for index, group in enumerate(world.groups):
         name = NAMES[index]
         if group.ready < group.desired and not (index == 1 and world.b == "broken"):
-            yield f"a worker of {name} gets ready", _put(world, index, ready=1)
+            ready = _put(world, index, ready=1)
+            yield f"a worker of {name} gets ready", ready._replace(young=True) if index == 0 else ready
         if group.stopping:
             yield f"a worker of {name} has stopped", _put(world, index, stopping=-1)
         if group.ready:
             yield f"a worker of {name} dies", _put(world, index, ready=-1)
+
+
+def _priority(world: World) -> Iterator[Step]:
+    left = world.priority
+    if left < 2:
+        yield "a producer publishes what only a takes", world._replace(priority=left + 1, drained=False)
+    if left and (world.groups[0].ready or world.groups[0].stopping):
+        yield "a worker of a settles what only it takes", world._replace(priority=left - 1, drained=False)
+    yield "the ack wait goes by", world._replace(drained=not left, young=False)
 
 
 def _queue(rules: Rules, world: World, limit: int) -> Iterator[Step]:
@@ -311,6 +330,7 @@ def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Fa
             alive=group.desired + group.stopping,
             created=float(number),
             protocol=Protocol.RESERVATION if rules.capable(number) else Protocol.LEGACY,
+            started_at=_ago(1 if world.young else 60) if group.desired or group.stopping else None,
         )
         for number, (revision, group) in enumerate(zip(revisions, world.groups, strict=True))
         if group.exists
@@ -330,7 +350,7 @@ def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Fa
     queue = QueueFacts(
         observed_at=START,
         identity=reachable(resource).identity,
-        has_registry=True,
+        has_registry=not rules.nats,
         primary=True,
         staging=world.staged,
         reserved=world.reserved,
@@ -343,9 +363,18 @@ def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Fa
             if fenced
         },
         live=live,
-        quiet_since=None if world.registry else START - timedelta(seconds=60 if world.quiet else 1),
+        quiet_since=None if world.registry else _ago(60 if world.quiet else 1),
     )
-    return Facts(Workers(rows, START), reachable(resource), queue)
+    check = reachable(resource)
+    if rules.nats:
+        check = dataclasses.replace(
+            check, priority=priority_work(world.priority, _ago(60 if world.drained else 1))
+        )
+    return Facts(Workers(rows, START), check, queue)
+
+
+def _ago(seconds: float) -> datetime:
+    return START - timedelta(seconds=seconds)
 
 
 def _short(status: QueueWorkerStatus, index: dict[str, int]) -> Status:

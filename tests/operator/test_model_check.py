@@ -1,8 +1,9 @@
-"""Every state that a small world can get into, and the promises that hold in each (S1, S2, S3, S5, S6).
+"""Every state that a small world can get into, and the promises that hold in each (S1 to S6).
 
 S1 never retire the last consumer that could recover what is reserved before nothing is.
 S2 never promote on what could not be seen.
 S3 never two stable revisions.
+S4 older workers stay, and no other starts, while work exists that only they take.
 S5 whatever was begun ends in Idle once the broker answers.
 S6 a queue is never left without a receiver by the operator's doing.
 
@@ -109,6 +110,7 @@ class Explored:
                 case ("scale", int(index), 0) if self.rules.capable(index) and world.groups[index].ready:
                     others = self.rules.successors(world, index)
                     proven = world.seen and world.quiet and not world.registry and world.fences[index]
+                    proven = proven or (self.rules.nats and world.fences[index])  # nothing to recover from
                     self.promise(bool(others or proven), world, "S1: the last capable consumer is retired")
                 case ("status", Status(stable=stable)) if stable != world.status.stable:
                     self.promise(world.seen, world, "S2: promoted without a broker")
@@ -119,6 +121,7 @@ class Explored:
                     self.promise(not world.ghost, world, "S1: a lost worker is let loose again")
                 case ("let go",):
                     self.check_end(world)
+            self.check_priority(world, action)
             if world.seen and world.life != "ending":
                 *_, (_, after) = do(after._replace(pending=(action,)))
                 left = self.rules.receivers(after)
@@ -138,6 +141,18 @@ class Explored:
 
     def was_there(self, world: World, index: int) -> bool:
         return world.groups[index].exists or world.target == NAMES[index]
+
+    def check_priority(self, world: World, action: tuple[object, ...]) -> None:
+        if not self.rules.nats or world.target != "b" or world.life == "ending":
+            return
+        older, newer = world.groups
+        gone = world.seen and world.drained and not world.young and not world.priority
+        match action:
+            case ("scale", 0, int(number)) if number < older.desired:
+                self.promise(gone, world, "S4: an older worker is stopped that has work of its own")
+            case ("scale", 1, int(number)) if number and not (newer.desired or newer.stopping):
+                first = older.exists and world.status.stable == "a"
+                self.promise(gone or not first, world, "S4: the next revision starts too soon")
 
     def check_action(self, world: World, began: World) -> None:
         """What was proven must still be true when it is acted on."""
@@ -181,7 +196,9 @@ class Explored:
             world = world._replace(reserved=0, owned=(0, 0))
             if any(self.rules.capable(i) and groups[i].ready and not world.fences[i] for i in (0, 1)):
                 world = world._replace(staged=0)
-        world = world._replace(quiet=not world.registry)
+        if groups[0].ready:
+            world = world._replace(priority=0)
+        world = world._replace(quiet=not world.registry, drained=not world.priority, young=False)
         world = world._replace(pending=decide(self.rules, world))
         while world.pending:
             *_, (_, world) = do(world)
@@ -206,6 +223,8 @@ def _look(world: World) -> str:
         if group.exists
     )
     registry = f"reserved {world.reserved}, owned {world.owned}, staged {world.staged}"
+    if world.priority or world.drained:
+        registry += f", for a alone {world.priority}" + ("" if world.drained else ", not long ago")
     fences = [name for name, fenced in zip(NAMES, world.fences, strict=True) if fenced] or "none"
     return (
         f"{world.target} is wanted; {groups}; {registry}; fences: {fences}; {world.status.stage}, "
@@ -229,6 +248,22 @@ ALL_OF_IT = [
     for wanted in (1, 2)
     for legacy in (False, True)
 ]
+
+
+@pytest.mark.parametrize(
+    ("of", "wanted", "edits", "whole"),
+    [
+        pytest.param("b", 1, 0, False, id="forward, anything between two actions"),
+        pytest.param("b", 2, 0, True, id="forward, two workers", marks=pytest.mark.soak),
+        pytest.param("b", 1, 1, True, id="forward, and somebody changes the spec"),
+        pytest.param("a", 1, 0, True, id="back"),
+    ],
+)
+def test_promises_where_only_older_workers_take_some_of_the_work(
+    of: str, wanted: int, edits: int, whole: bool
+) -> None:
+    explored = Explored(Rules(legacy=True, nats=True), begin(wanted, edits, of), 0, whole)
+    assert explored.explore() > 200, "a world in which little happens proves little"
 
 
 @pytest.mark.parametrize(("of", "wanted", "limit", "edits", "whole", "legacy", "b"), QUICK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tests.operator.resources import (
     after,
     facts,
     image_revision,
+    priority_work,
     reachable,
     seen,
     stable_status,
@@ -44,20 +44,8 @@ OLDER = seen(OLD, 2, started_at=LONG_AGO)
 
 def work(left: int = 0, *, quiet: float = 60, published: float | None = None, at: float = 0) -> PriorityWork:
     """`left` messages; nothing for `quiet` seconds; somebody published at `published`."""
-    return PriorityWork(
-        subject="q.stats-usage.priority",
-        pending=left,
-        unacknowledged=0,
-        stored=left,
-        stuck=0,
-        last_sequence=7,
-        stream_sequence=9,
-        ack_wait=timedelta(seconds=30),
-        consumed=True,
-        observed_at=after(at),
-        empty_since=None if left else after(at - quiet),
-        published_at=None if published is None else after(published),
-    )
+    when = None if published is None else after(published)
+    return priority_work(left, after(at - quiet), after(at), published_at=when)
 
 
 def upgrade(strategy: str, status: QueueWorkerStatus | None = None, **more: Any) -> QueueWorker:

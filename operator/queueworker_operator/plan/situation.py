@@ -60,7 +60,8 @@ class Situation:
         """Workers of this package never take what only older ones take: before the first of them starts, that
         work has to be gone, and the older ones stay as they are."""
         current = self.current
-        if self.is_back or self.target.protocol is Protocol.LEGACY or (current and not is_empty(current)):
+        begun = current is not None and not is_empty(current)
+        if self.is_back or begun or not self.desired or self.target.protocol is Protocol.LEGACY:
             return Pass()
         return self.old_work if self.older else Pass()
 
