@@ -45,6 +45,10 @@ class PriorityQueue:
         """Take one message and keep it."""
         assert await self._pull(5.0), "nothing was handed out"
 
+    async def take_one(self) -> bool:
+        """Take one message and keep it, if there is one."""
+        return await self._pull(0.1)
+
     async def settle(self) -> None:
         """Acknowledge the message that was taken last."""
         reply = await self.link.request(self._held, b"+ACK")

@@ -255,7 +255,7 @@ ALL_OF_IT = [
     [
         pytest.param("b", 1, 0, False, id="forward, anything between two actions"),
         pytest.param("b", 2, 0, True, id="forward, two workers", marks=pytest.mark.soak),
-        pytest.param("b", 1, 1, True, id="forward, and somebody changes the spec"),
+        pytest.param("b", 1, 1, True, id="forward, and somebody changes the spec", marks=pytest.mark.soak),
         pytest.param("a", 1, 0, True, id="back"),
     ],
 )

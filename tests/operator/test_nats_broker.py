@@ -117,6 +117,7 @@ async def test_the_priority_subject_is_read_without_taking_from_it(
     in_work = await seen()
     assert (in_work.pending, in_work.unacknowledged, in_work.stored, in_work.stuck) == (2, 1, 3, 0)
     assert in_work.last_sequence > waiting.last_sequence
+    assert in_work.last_sequence <= waiting.stream_sequence, "it was there at the look before"
 
     await older.settle()
     done = await seen()

@@ -163,6 +163,11 @@ def test_older_workers_that_are_missing_come_back_first() -> None:
     assert done(look(upgrade("Rolling"), work(3), seen(OLD, 0))) == [f"{OLD.name} to 2"]
 
 
+def test_a_change_to_no_workers_at_all_waits_for_no_work() -> None:
+    nobody = replace(upgrade("Rolling"), spec=upgrade("Rolling").spec.model_copy(update={"replicas": 0}))
+    assert stage(look(nobody, work(1), seen(OLD, 0))) is not Stage.DRAINING_LEGACY
+
+
 def test_a_broker_that_is_lost_leaves_the_stage() -> None:
     waits = look(upgrade("Rolling"), work(3), OLDER)
     lost = plan(
