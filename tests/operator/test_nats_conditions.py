@@ -250,6 +250,12 @@ def test_what_nobody_could_see_is_unknown() -> None:
     assert conditions(mails(), unread)["PriorityDrained"] == ("Unknown", R.NOT_PROBED, "may not be read.")
 
 
+def test_the_end_of_a_resource_says_what_is_left_as_before() -> None:
+    ends = mails(metadata__deletionTimestamp="2026-01-01T00:00:00Z")
+    said = conditions(ends, found(ends, priority=priority(1, 0, 1)))
+    assert said["PriorityDrained"][:2] == ("False", R.PRIORITY_LEFT)
+
+
 def test_a_redis_has_neither_condition() -> None:
     said = conditions(worker(), found(worker()))
     assert not {"QueueProvisioned", "PriorityDrained"} & set(said)

@@ -40,7 +40,8 @@ from queueworker_operator.plan.facts import (
     fresh_workers,
 )
 from queueworker_operator.plan.forward import Change, change_of, scaled
-from queueworker_operator.plan.guards import Fail
+from queueworker_operator.plan.guards import Fail, Guard, Pass
+from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
 from queueworker_operator.plan.steps import Place
@@ -180,8 +181,11 @@ def _delete(
     if end.done:
         return Plan(end.actions, previous, SETTLED)
     drain = _DEFAULT_DEADLINE
+    old_work: Guard = Pass()
     if isinstance(resource, QueueWorker):
         drain = timedelta(seconds=resource.spec.drain_deadline_seconds)
+        if end.broker is not None:
+            old_work = older_work(end.broker, revisions, timedelta(seconds=resource.spec.quiet_seconds))
     view = View(
         stage=end.stage,
         revisions=revisions,
@@ -197,6 +201,7 @@ def _delete(
         out=end.out,
         handled_request=previous.handled_request,
         aborted=previous.aborted,
+        old_work=old_work,
         gates=previous.gates,
         deleting=True,
     )
