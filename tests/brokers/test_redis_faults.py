@@ -128,12 +128,11 @@ async def test_a_consumer_that_closes_gives_back_what_its_moves_left_in_staging(
         assert (reading.ready, reading.staging) == (1, 0)
 
 
-def _behind_a_wait(proxy: FaultProxy, then: Callable[[], object], fault: Fault) -> Rule:
-    """What happens when the server has run the reserve that was sent behind a blocking move."""
+def _taken(proxy: FaultProxy, then: Callable[[], object], fault: Fault) -> Rule:
+    """What happens when the server has given a consumer what its wait brought."""
 
     def rule(seen: Seen) -> Fault:
-        waited = len(proxy.log) > 1 and proxy.log[-2].name == "BLMOVE"
-        if seen.name != "reserve" or not waited or seen.reply == [b"empty"]:
+        if seen.name != "take":
             return Fault.PASS
         proxy.after = lambda _: Fault.PASS
         then()
@@ -142,12 +141,12 @@ def _behind_a_wait(proxy: FaultProxy, then: Callable[[], object], fault: Fault) 
     return rule
 
 
-async def test_what_was_reserved_while_the_wait_was_interrupted_is_received(
+async def test_what_was_taken_while_the_wait_was_interrupted_is_received(
     standalone: Site, redis_server: EmbeddedRedis
 ) -> None:
     async with FaultProxy(redis_server.port) as proxy:
         consumer = standalone.consumer(url=proxy.url)
-        proxy.after = _behind_a_wait(proxy, consumer.interrupt, Fault.CUT_AFTER)
+        proxy.after = _taken(proxy, consumer.interrupt, Fault.CUT_AFTER)
         waiting = asyncio.create_task(receive(consumer))
         await eventually(lambda: asyncio.to_thread(_blocked, standalone, 1))
         await standalone.publish(PAYLOADS[0])
@@ -159,13 +158,13 @@ async def test_what_was_reserved_while_the_wait_was_interrupted_is_received(
 
 
 @pytest.mark.parametrize("fault", [Fault.PASS, Fault.CUT_AFTER])
-async def test_what_was_reserved_while_the_wait_was_cancelled_goes_back_at_once(
+async def test_what_was_taken_while_the_wait_was_cancelled_goes_back_at_once(
     fault: Fault, standalone: Site, redis_server: EmbeddedRedis
 ) -> None:
     async with FaultProxy(redis_server.port) as proxy:
         consumer = standalone.consumer(url=proxy.url)
         waiting = asyncio.create_task(receive(consumer))
-        proxy.after = _behind_a_wait(proxy, waiting.cancel, fault)
+        proxy.after = _taken(proxy, waiting.cancel, fault)
         await eventually(lambda: asyncio.to_thread(_blocked, standalone, 1))
         await standalone.publish(PAYLOADS[0])
         with pytest.raises(asyncio.CancelledError):
@@ -182,7 +181,7 @@ async def test_a_receiver_that_closes_gives_back_what_it_never_heard_of(
 ) -> None:
     async with FaultProxy(redis_server.port) as proxy:
         consumer = standalone.consumer(url=proxy.url)
-        proxy.after = _behind_a_wait(proxy, lambda: None, Fault.CUT_AFTER)
+        proxy.after = _taken(proxy, lambda: None, Fault.CUT_AFTER)
         waiting = asyncio.create_task(receive(consumer))
         await eventually(lambda: asyncio.to_thread(_blocked, standalone, 1))
         await standalone.publish(PAYLOADS[0])

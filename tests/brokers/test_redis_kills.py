@@ -19,7 +19,7 @@ from worker_runtime.brokers.base import Action, Outcome
 
 _ROOT = Path(__file__).parents[2]
 #: What is killed when: the answer to this command is there, or the command after it has come.
-_STEPS = ("BLMOVE", "reserve", "claim", "settle")
+_STEPS = ("BLMOVE", "take", "reserve", "claim", "settle")
 
 
 class Child:
@@ -50,7 +50,7 @@ async def test_killed_right_after(
 ) -> None:
     payloads = [b'{"n":%d}' % n for n in range(5)]
     killed = asyncio.Event()
-    armed = step == "BLMOVE"
+    armed = step in ("BLMOVE", "take")
     reached = False
 
     def kill() -> Fault:

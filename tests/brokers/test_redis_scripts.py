@@ -27,6 +27,11 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     client.blmove(keys.ready, keys.staging, 1, "RIGHT", "LEFT")
     yield transitions.unstage(keys), 1
     client.blmove(keys.ready, keys.staging, 1, "RIGHT", "LEFT")
+    taken = transitions.take(keys, envelope("p0"), "p0", "r w take", "r", 60)
+    yield taken, [b"claimed"]
+    yield taken, [b"claimed"]
+    yield transitions.take(keys, envelope("p0"), "p0", "r w other", "r", 60), [b"left"]
+    yield transitions.settle(keys, ["p0"], ["r w take"], "l", 0), b"l"
     yield transitions.reserve(keys, "gone", "r", 1, 0), None
     yield transitions.recover_reservation(keys, "gone"), 1
     yield transitions.reserve(keys, "one", "r", 20, 60), None
@@ -68,6 +73,7 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     yield transitions.recover_delivery(keys, taken, 60, 2, 5), [1, 0, 1]
     client.hset(keys.fence, "r", "stop")
     yield transitions.reserve(keys, "two", "r", 10, 60), [b"fenced", b"stop"]
+    yield transitions.take(keys, envelope("p9"), "p9", "r w two", "r", 60), [b"fenced", b"stop"]
     client.zadd(keys.workers, {"silent": 1})
     yield transitions.beat(keys, "w", 60, b'{"revision":"r"}'), 1
     yield transitions.beat(keys, "w", 0, b""), 0

@@ -142,22 +142,24 @@ def test_a_worker_that_was_stopped_in_its_wait_wakes_up_after_the_fence(bench: B
     assert worker.stop() == 0
 
 
-def test_what_a_stopped_worker_was_given_before_the_fence_counts_as_private_until_it_has_run(
+def test_what_a_stopped_worker_is_waiting_for_is_not_its_own_when_the_fence_comes_behind(
     bench: Bench,
 ) -> None:
+    """Moved before the fence and asked for after it: the fence counts."""
     worker = bench.run(SOURCE, "--revision", "r1", "--block-seconds", "30").consuming()
     with stopped_in_its_wait(bench, worker):
         bench.publish("q", '{"n": 1}')
         command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
         bench.publish("q", '{"n": 2}')
-        wait_until(lambda: bench.count("reservations") == 1, "the reservation")
+        wait_until(lambda: bench.count("staging") == 1, "the move into staging")
         proof = queueworker("verify-empty", "q", env=bench.env)
         assert proof.returncode == 6
-        assert "1 reserved in 1 reservations" in proof.stderr
-    wait_until(lambda: worker.wrote() == ["1"], "the message that it was given before the fence")
+        assert "1 in staging" in proof.stderr
+    wait_until(lambda: len(bench.ready()) == 2, "the return to ready")
     wait_until(lambda: fenced(worker), "the fence in /status")
     assert command(bench, "verify-empty", "q", "--quiet-seconds", "1")
-    assert (worker.wrote(), len(bench.ready())) == (["1"], 1)
+    command(bench, "unfence", "q", "--revision", "r1")
+    wait_until(lambda: worker.wrote() == ["1", "2"], "both messages after the fence, in order")
     assert worker.stop() == 0
 
 

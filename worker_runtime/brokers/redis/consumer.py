@@ -1,9 +1,9 @@
 """Receiving and settling on one queue.
 
-receive = reserve -> decode -> claim, and when nothing was there one bounded blocking move with the reserve
-sent right behind it: the server runs that the moment it wakes, which saves a round trip. What the server has
-handed over is never only in this process: it is in staging, in the reservation or owned, and this object
-remembers a reservation whose answers were lost until it is finished.
+receive = reserve -> decode -> claim. When nothing was there it waits by one bounded blocking move into
+staging; the answer holds the message, and one command behind it claims that from staging: take. What the
+server has handed over is never only in this process: it is in staging, in the reservation or owned, and this
+object remembers what it asked for without an answer until it is finished.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from worker_runtime.brokers.base import (
     Action,
     BrokerError,
     BrokerFullError,
+    BrokerRefusedError,
     BrokerUnavailableError,
     Fenced,
     OnResult,
@@ -33,7 +34,7 @@ from worker_runtime.brokers.redis.poison import encode_why
 from worker_runtime.brokers.redis.reasons import encode_reason
 from worker_runtime.brokers.redis.reservation import Reservation
 from worker_runtime.brokers.redis.scripts import Call
-from worker_runtime.brokers.redis.wire import LostReplyError
+from worker_runtime.brokers.redis.wire import Command, LostReplyError
 from worker_runtime.envelope import retry_envelope
 
 _LETTERS = {
@@ -58,9 +59,6 @@ _VERDICTS: dict[int, tuple[Outcome, str]] = {
 
 #: Seconds between two questions whether a server has room again.
 _ROOM_PAUSE = 0.5
-#: What the reserve behind a wait takes. A worker that the network has swallowed may still be waiting on the
-#: server; this is what it can take with it until the reservation's deadline. The next receive takes the rest.
-_BEHIND_A_WAIT = 1
 #: In seconds. Redis 6.2 rounds a millisecond down to 0, which means for ever.
 _SHORTEST_BLOCK = 0.01
 
@@ -85,6 +83,8 @@ class RedisConsumer:
         self._one_at_a_time = asyncio.Lock()
         self._interrupted = False
         self._waited = False
+        #: A wait is under way, or was given up: it may have moved something that nobody has heard of.
+        self._moving = False
         self._closed = False
         self._giving_back: set[asyncio.Task[None]] = set()
 
@@ -126,40 +126,52 @@ class RedisConsumer:
         """The caller went away while the server was, perhaps, handing work over: that goes back."""
         try:
             await self._waiting.let_go()
-            if self._unfinished is None or not self._unfinished.in_doubt:
-                return
-            received = await self._reserve_and_claim(0)
+            if self._unfinished is not None and self._unfinished.in_doubt:
+                received = await self._reserve_and_claim(0)
+                back = [Settlement(one, Action.RELEASE) for one in received.deliveries]
+                await self.settle(back, lambda *_: None)
+            if self._moving:
+                await self._unstage()
+                self._moving = False
         except BrokerError:
-            return  # The next receive asks for it again; else it is recovered at its deadline.
-        await self.settle([Settlement(one, Action.RELEASE) for one in received.deliveries], lambda *_: None)
+            pass  # The next receive asks for it again; else it is recovered at its deadline.
 
     async def _wait_and_take(self, limit: int) -> tuple[Received, bool]:
         """Wait for work, at most `Timing.block` seconds, and take it. False when the wait brought nothing."""
-        self._waited = True
+        self._waited = self._moving = True
         reservation = self._begun()
         block = max(self._timing.block, _SHORTEST_BLOCK)
-        reservation.asked = True
+
+        def follow(raw: bytes | None) -> Command | None:
+            if raw is not None:
+                reservation.move(raw)
+            return self._take(reservation).by_sha() if reservation.moved is not None else None
+
         try:
-            moved, reply = await self._waiting.call_and_follow(
+            raw, reply = await self._waiting.call_and_follow(
                 ("BLMOVE", self._keys.ready, self._keys.staging, "RIGHT", "LEFT", f"{block:.3f}"),
-                self._reserve(reservation, _BEHIND_A_WAIT).by_sha(),
+                follow,
                 "wait for work",
                 timeout=block + self._timing.command_timeout,
                 blocks=block,
             )
-        except BrokerUnavailableError as error:
+            self._moving = False
+        except BrokerUnavailableError:
             if not self._interrupted:
-                raise  # The next receive asks again by the same id.
-            if not isinstance(error, LostReplyError):
-                return Received(), False
-            # We ended the wait and the server has let go of it, but it may have reserved just before.
+                raise  # The next receive asks again, and for what lies in staging.
+            if reservation.moved is None:
+                return Received(), False  # What the wait has moved after all is given back from staging.
+            # We ended the wait and the server has let go of it, but it may have been taken just before.
             try:
                 return await self._reserve_and_claim(0), False
             except BrokerUnavailableError:
                 return Received(), False
-        if reply is None:
-            return await self._reserve_and_claim(limit), moved is not None
-        return await self._claim_all(reservation, reply), moved is not None
+        if raw is None:
+            return Received(), False
+        received = None if reply is None else self._taken(reservation, reply)
+        if received is None:
+            received = await self._reserve_and_claim(limit)
+        return received, True
 
     def _begun(self) -> Reservation:
         """The reservation that is not finished, else a fresh one."""
@@ -179,11 +191,49 @@ class RedisConsumer:
 
     async def _reserve_and_claim(self, limit: int) -> Received:
         reservation = self._begun()
+        if reservation.moved is not None:
+            received = await self._ask_to_take(reservation)
+            if received is not None:
+                return received
         reply = None
         if not reservation.reserved:
             reservation.asked = True
             reply = await self._commands.run(self._reserve(reservation, limit), "reserve work", replay=True)
         return await self._claim_all(reservation, reply)
+
+    def _take(self, reservation: Reservation) -> Call:
+        assert reservation.moved is not None
+        raw, delivery = reservation.moved
+        return transitions.take(
+            self._keys,
+            raw,
+            delivery.pid,
+            reservation.token,
+            self._identity.revision,
+            self._timing.expiry,
+        )
+
+    async def _ask_to_take(self, reservation: Reservation) -> Received | None:
+        try:
+            reply = await self._commands.run(
+                self._take(reservation), "claim what its wait brought", replay=True
+            )
+        except BrokerRefusedError:
+            reservation.moved = None  # Reserve and claim say what is wrong, and with which key.
+            return None
+        return self._taken(reservation, reply)
+
+    def _taken(self, reservation: Reservation, reply: Sequence[Any]) -> Received | None:
+        """None when it is not ours: somebody else was faster, or it takes a reservation."""
+        assert reservation.moved is not None
+        _, delivery = reservation.moved
+        reservation.moved = None
+        if reply[0] == b"claimed":
+            self._unfinished = None
+            return Received((delivery,))
+        if reply[0] == b"fenced":
+            return Received(fenced=Fenced(reply[1].decode("utf-8", "replace")))
+        return None
 
     async def _claim_all(self, reservation: Reservation, reply: Sequence[Any] | None) -> Received:
         """`reply` is the one of reserve, None when the reservation has taken it before."""

@@ -12,7 +12,7 @@ from worker_runtime.brokers.base import BrokerError, BrokerUnavailableError
 from worker_runtime.brokers.redis.faults import ELSEWHERE, LATER, explained
 from worker_runtime.brokers.redis.route import Route
 from worker_runtime.brokers.redis.scripts import Call
-from worker_runtime.brokers.redis.wire import Command, LostReplyError, NotSentError, ReplyError, Wire
+from worker_runtime.brokers.redis.wire import Command, Follow, LostReplyError, NotSentError, ReplyError, Wire
 
 _REDIRECTIONS = 5
 _FIRST_PAUSE = 0.05
@@ -85,28 +85,26 @@ class Link:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def call_and_follow(
-        self, command: Command, follow: Command, doing: str, *, timeout: float, blocks: float
+        self, command: Command, follow: Follow, doing: str, *, timeout: float, blocks: float
     ) -> tuple[Any, Any]:
-        """The replies to a command that may block and to one sent right behind it, which the server runs as
-        soon as it has answered the first. The second is None when the server refused it or it was not sent:
-        then it did not run. The first is None, too, when the server refused only that one.
+        """The replies to a command that may block and to the one that `follow` makes of its reply, sent the
+        moment that is read. The second is None when nothing was sent, or the server refused it: then it did
+        not run.
 
         Raises as `call` without patience. LostReplyError may mean that either or both have run.
         """
         redirections = 0
         while True:
             wire = await self._opened()
-            first, second = wire.send_many((command, follow))
-            refusal: ReplyError | None = None
-            reply = None
+            first, second = wire.send_followed(command, follow)
             try:
                 reply = await self._answer(wire, first, timeout, blocks)
             except ReplyError as error:
                 refusal = error
-            try:
-                return reply, await self._answer(wire, second, self._timeout)
-            except ReplyError:
-                if refusal is None:
+            else:
+                try:
+                    return reply, await self._answer(wire, second, self._timeout)
+                except ReplyError:
                     return reply, None
             if refusal.code == "ASK" and self._route.cluster:
                 return await self._ask(refusal, command, timeout), None

@@ -25,18 +25,25 @@ class Reservation:
         self.poison: list[tuple[int, Unreadable]] = []
         self.owned: list[Delivery] = []
         self.poisoned = 0
+        #: What a wait has moved into staging, and is asked for without a reservation.
+        self.moved: tuple[bytes, Delivery] | None = None
         self._queue = queue
 
     @property
     def in_doubt(self) -> bool:
         """The server may hold something under this id, or in the name of this token."""
-        return self.asked or self.reserved
+        return self.asked or self.reserved or self.moved is not None
+
+    def move(self, raw: bytes) -> None:
+        """Decode what a wait has moved. What cannot be decoded is left to reserve and claim."""
+        envelope = decode_envelope(raw)
+        if isinstance(envelope, Envelope):
+            self.moved = (raw, self._delivery(envelope, envelope.pid))
 
     def take(self, reply: Sequence[Any]) -> None:
         """Decode what reserve returned: a word, the deadline, raw payloads."""
         self.reserved = True
         self.deadline = reply[1]
-        queue, token = self._queue, self.token
         entries, seen = self.entries, set()
         for position, raw in enumerate(reply[2:]):
             envelope = decode_envelope(raw)
@@ -49,9 +56,12 @@ class Reservation:
             if pid in seen:
                 pid = new_pid()
             seen.add(pid)
-            entries.append(
-                Delivery(pid, queue, bytes(envelope.payload), envelope.timestamp, envelope.attempts, token)
-            )
+            entries.append(self._delivery(envelope, pid))
+
+    def _delivery(self, envelope: Envelope, pid: str) -> Delivery:
+        return Delivery(
+            pid, self._queue, bytes(envelope.payload), envelope.timestamp, envelope.attempts, self.token
+        )
 
     def hand_over(self) -> tuple[list[Delivery], int]:
         """What is owned and how many were put aside since the last time."""

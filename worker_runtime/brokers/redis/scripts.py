@@ -54,6 +54,7 @@ def _load(name: str) -> Script:
 
 RESERVE = _load("reserve")
 CLAIM = _load("claim")
+TAKE = _load("take")
 SETTLE = _load("settle")
 EXTEND = _load("extend")
 RECOVER_RESERVATION = _load("recover_reservation")
@@ -67,6 +68,7 @@ READ = _load("read")
 ALL: tuple[Script, ...] = (
     RESERVE,
     CLAIM,
+    TAKE,
     SETTLE,
     EXTEND,
     RECOVER_RESERVATION,

@@ -75,6 +75,25 @@ def claim(
     )
 
 
+def take(keys: QueueKeys, raw: bytes, pid: str, token: str, revision: str, expiry: float) -> Call:
+    """`raw` is the message, `pid` the one inside it."""
+    return Call(
+        scripts.TAKE,
+        (
+            keys.staging,
+            keys.fence,
+            keys.owners,
+            keys.liveness,
+            keys.processing,
+            keys.total,
+            keys.processing_count,
+            keys.ledger,
+            keys.job_prefix + pid,
+        ),
+        (raw, token, milliseconds(expiry), revision, keys.job_prefix_length),
+    )
+
+
 def settle(
     keys: QueueKeys,
     pids: Sequence[str],

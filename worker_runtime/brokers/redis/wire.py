@@ -20,6 +20,8 @@ import hiredis
 from worker_runtime.brokers.base import BrokerUnavailableError
 
 Command = tuple[str | int | float | bytes | memoryview, ...]
+#: Makes of a reply the command that is sent at once, or None. Must not raise.
+Follow = Callable[[Any], Command | None]
 
 
 _IN_SCRIPT = re.compile(r"ERR Error running script .*: -([A-Z]+) ")
@@ -64,6 +66,9 @@ class Wire(asyncio.Protocol):
             protocolError=ConnectionError, replyError=ReplyError, notEnoughData=_INCOMPLETE
         )
         self._waiting: deque[asyncio.Future[Any]] = deque()
+        #: A reply that is followed by a command at once: its future, what makes the command, and the future
+        #: of that one's reply.
+        self._followed: tuple[asyncio.Future[Any], Follow, asyncio.Future[Any]] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
 
     # asyncio's side
@@ -84,6 +89,8 @@ class Wire(asyncio.Protocol):
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
+                    if self._followed is not None and self._followed[0] is future:
+                        self._follow(reply)
         except (ConnectionError, IndexError) as error:
             self.abort(f"it sent what is not the Redis protocol ({error})")
         if self._retired and not self._waiting:
@@ -108,6 +115,27 @@ class Wire(asyncio.Protocol):
         self._waiting.extend(futures)
         self._transport.write(packed)
         return futures
+
+    def send_followed(
+        self, command: Command, follow: Follow
+    ) -> tuple[asyncio.Future[Any], asyncio.Future[Any]]:
+        """Write a command, and the one that `follow` makes of its reply as soon as that is read: no task has
+        to wake up in between. The futures of both replies; the second is of use when the first has brought
+        a reply, and brings None when there was nothing to send. One at a time on a connection."""
+        first, second = self.send(command), self._loop.create_future()
+        self._followed = (first, follow, second)
+        return first, second
+
+    def _follow(self, reply: Any) -> None:
+        assert self._followed is not None
+        _, follow, second = self._followed
+        self._followed = None
+        command = follow(reply)
+        if command is None or not self.open or self._transport is None:
+            second.set_result(None)
+            return
+        self._waiting.append(second)
+        self._transport.write(_pack(command))
 
     async def call(self, command: Command, timeout: float) -> Any:
         return await self.answer(self.send(command), timeout)
