@@ -9,9 +9,9 @@ export PYTHONUNBUFFERED := 1
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## 1,000 jobs through a change of version, on this machine, without a cluster; BROKER=nats for JetStream
+demo: ## jobs through a change of version, then a canary and a rollback, on this machine; BROKER=nats for JetStream
 	@BROKER=$(BROKER) scripts/environment.sh run
-	@$(BIN)/python -m examples.demo $(if $(BROKER),--broker $(BROKER))
+	@$(BIN)/python -m examples.demo $(if $(BROKER),--broker $(BROKER)) $(if $(ACT),--act $(ACT))
 
 test: ## everything that needs no cluster: lint, types, generated files, docs, unit, brokers, local mode
 	@scripts/environment.sh dev
