@@ -14,10 +14,14 @@ ORPHAN = '{"spec": {"deletion": {"policy": "Orphan"}}}'
 
 
 def test_orphans_live_on_and_are_adopted_by_the_next_of_the_name(installed: Installed, story: Story) -> None:
-    resource = queueworker(story.given_broker(), replicas=1, deletion={"policy": "Orphan"})
+    resource = queueworker(story.given_broker(), replicas=1)
     revision = story.given_ready(resource)
     before = {pod["metadata"]["name"] for pod in story.pods()}
 
+    story.kubectl("delete", "queueworker", NAME, "--cascade=orphan", "--timeout=90s")
+    assert len(story.deployments()) == 1
+    assert story.given_ready(resource) == revision
+    story.kubectl("patch", "queueworker", NAME, "--type=merge", "--patch", ORPHAN)
     story.kubectl("delete", "queueworker", NAME, "--timeout=90s")
     (left,) = story.deployments()
     assert not left["metadata"].get("ownerReferences")

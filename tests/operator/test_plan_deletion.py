@@ -259,6 +259,12 @@ ROWS = [
     ),
     Row("Orphan leaves out what has no owner", ORPHAN, (seen(V1, 2, owned=False),), ["let go"]),
     Row(
+        "what the cluster has orphaned already is left alone",
+        DRAIN,
+        (seen(V1, 2, owned=False),),
+        ["let go"],
+    ),
+    Row(
         "kubectl delete --cascade=orphan is Orphan",
         wants("demo:v1", 2, on("v1"), metadata__finalizers=["orphan", "queueworker.dev/drain"], **GONE),
         (SERVES,),

@@ -74,7 +74,8 @@ def ending(
     """The next step towards letting the resource go. `revisions` are those that are ours."""
     if is_orphan(resource):
         return _orphaned(resource, revisions, facts, now)
-    busy = tuple(r for r in revisions if not is_empty(r))
+    # What has no owner any more was orphaned by the cluster itself, which may be quicker than we are.
+    busy = tuple(r for r in revisions if r.owned and not is_empty(r))
     if isinstance(resource, InvalidQueueWorker):
         if busy or workers.unattached:
             problems = "; ".join(map(str, resource.problems))
@@ -274,6 +275,6 @@ def _gone(
                 "`queueworker unfence` when they are gone."
             )
         event = EmitEvent(EventReason.DRAIN_COMPLETED, "Normal", text, f"drained:{uid}")
-    unowned = tuple(DeleteRevision(r.name, r.deployment) for r in revisions if not r.owned)
+    unowned = tuple(DeleteRevision(r.name, r.deployment) for r in revisions if not r.owned and is_empty(r))
     actions = (*lifted, *unowned, event, RemoveFinalizer())
     return Ending(actions, Stage.DELETING, Pass(), done=True)
