@@ -79,6 +79,10 @@ def deployments(namespace: str, name: str = "") -> str:
     return named("deployments", namespace, name, group="apps")
 
 
+def controllerrevisions(namespace: str, name: str = "") -> str:
+    return named("controllerrevisions", namespace, name, group="apps")
+
+
 def pods(namespace: str, name: str = "") -> str:
     return named("pods", namespace, name)
 

@@ -37,6 +37,10 @@ def steps(decided: act.Plan) -> list[str]:
                 words.append(f"{names[revision]} to 0")
             case act.DeleteRevision(revision, _):
                 words.append(f"delete {names[revision]}")
+            case act.KeepRevision(revision, number, _):
+                words.append(f"keep {names[revision.name]} as {number}")
+            case act.ForgetRevision(revision, _):
+                words.append(f"forget {names[revision]}")
             case act.FenceRevision(revision, _):
                 words.append(f"fence {names[revision]}")
             case act.UnfenceRevision(revision):

@@ -61,6 +61,11 @@ CASES = (
         body(spec__broker={"nats": {"secretRef": {"name": "mails-nats"}}}),
         on_nats(secretRef={"name": "mails-nats"}),
     ),
+    Case(
+        "request-revision",
+        body(spec__request={"id": "1", "action": "Rollback", "revision": "h1-0-p1"}),
+        body(spec__request={"id": "1", "action": "Abort", "revision": "h1-0-p1"}),
+    ),
     Case("nats-url", on_nats(url="tls://a:1,b:2"), on_nats(url="redis://nats:4222")),
     Case("nats-url", on_nats(url="nats://me:secret@a"), on_nats(url="nats://a?creds=/user.creds")),
     Case(
@@ -199,7 +204,7 @@ MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("spec.rollout.steps.1.pause.durationSeconds", in_steps({"pause": {"durationSeconds": 0}})),
     ("spec.hold.reason", body(spec__hold={})),
     ("spec.revokedVersions", body(spec__revokedVersions=["h1-00000000"] * 51)),
-    ("spec.request.action", body(spec__request={"id": "1", "action": "Rollback"})),
+    ("spec.request.action", body(spec__request={"id": "1", "action": "Undo"})),
     ("spec.broker.redis.topology", body(spec__broker__redis__topology="Dragonfly")),
     ("spec.broker.redis.url", body(spec__broker__redis__url="")),
     ("spec.broker.nats.url", on_nats(url="")),

@@ -28,6 +28,7 @@ NEEDED = {
     "queueworkers/finalizers": {"update"},
     "deployments": {"get", "list", "watch", "create", "patch", "delete"},
     "pods": {"get", "list", "watch", "delete"},
+    "controllerrevisions": {"list", "create", "patch", "delete"},
     "secrets": {"get"},
     "events": {"create", "patch"},
 }

@@ -79,6 +79,7 @@ def seen(conditions: dict[str, tuple[str, str]], *, generation: int = 3, observe
         ),
         ({"Ready": ("False", R.PAUSED)}, Answer.BLOCKED, 4, "Paused"),
         ({"Ready": ("False", R.ROLLOUT_ABORTED)}, Answer.BLOCKED, 4, "RolloutAborted"),
+        ({"Ready": ("False", R.ROLLED_BACK)}, Answer.BLOCKED, 4, "RolledBack"),
         ({"Ready": ("False", R.PAUSE_STEP)}, Answer.BLOCKED, 4, "PauseStep"),
         ({"Ready": ("False", R.WAITING_FOR_PROMOTION)}, Answer.BLOCKED, 4, "WaitingForPromotion"),
         ({"Ready": ("False", R.HELD)}, Answer.BLOCKED, 4, "Held"),

@@ -44,6 +44,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [list, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   # delete: an analysis with forceFailure kills one worker of a canary.

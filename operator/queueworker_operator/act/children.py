@@ -30,6 +30,7 @@ from queueworker_operator.api.template import (
 from queueworker_operator.api.types import Broker, Metadata, Protocol
 from queueworker_operator.apiserver import Body
 from queueworker_operator.observe.children import ANNOTATION_EPOCH, ANNOTATION_RENDERED
+from queueworker_operator.plan.actions import KeepRevision
 
 #: Where a worker serves /livez, /readyz, /metrics and /status.
 ADMIN_PORT = 8077
@@ -77,6 +78,22 @@ def render(owner: Metadata, revision: Revision, replicas: int, epoch: int) -> Bo
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": "25%"}},
             "template": template,
         },
+    }
+
+
+def kept_body(owner: Metadata, action: KeepRevision) -> Body:
+    """What is kept of a revision: it goes with the resource."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": action.revision.deployment,
+            "namespace": owner.namespace,
+            "labels": {**_recommended(owner, action.revision), **identifying(owner, action.revision)},
+            "ownerReferences": [owner_reference(owner)],
+        },
+        "data": {"spec": dict(action.spec)},
+        "revision": action.number,
     }
 
 

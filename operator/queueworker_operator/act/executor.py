@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from queueworker_operator.act.broker import act_on_broker
-from queueworker_operator.act.children import owner_reference, render
+from queueworker_operator.act.children import kept_body, owner_reference, render
 from queueworker_operator.act.events import post
 from queueworker_operator.act.status import status_patch
 from queueworker_operator.api.names import FINALIZER
@@ -26,6 +26,7 @@ from queueworker_operator.apiserver import (
     ConflictError,
     NotFoundError,
     RefusedError,
+    controllerrevisions,
     deployments,
     pods,
     queueworkers,
@@ -47,6 +48,8 @@ from queueworker_operator.plan.actions import (
     EmitEvent,
     EnsureFinalizer,
     FenceRevision,
+    ForgetRevision,
+    KeepRevision,
     KillWorker,
     OrphanRevision,
     PromoteDelayed,
@@ -162,6 +165,10 @@ class Executor:
                 await self._scale(action.deployment, 0)
             case DeleteRevision():
                 await self._delete(action)
+            case KeepRevision():
+                await self._keep(action)
+            case ForgetRevision():
+                await self._forget(action)
             case FenceRevision() | UnfenceRevision() | RecoverWork() | ReturnStaged() | PromoteDelayed():
                 await self._on_the_broker(action)
             case EmitEvent():
@@ -256,6 +263,34 @@ class Executor:
             return
         self.wrote += 1
         log.info("deleted", extra={"deployment": action.deployment})
+
+    async def _keep(self, action: KeepRevision) -> None:
+        """Its content never changes; its number does, unless anybody wrote it since it was read."""
+        await self._stamp_children()
+        owner, there = self.resource.metadata, self.look.kept.get(action.revision.name)
+        path = controllerrevisions(owner.namespace, action.revision.deployment)
+        self._permit()
+        if there is None:
+            await self.api.apply(path, kept_body(owner, action))
+        else:
+            version = {"resourceVersion": there["metadata"]["resourceVersion"]}
+            await self.api.merge(path, {"metadata": version, "revision": action.number})
+        self.wrote += 1
+
+    async def _forget(self, action: ForgetRevision) -> None:
+        there = self.look.kept.get(action.revision)
+        if there is None:
+            return
+        await self._stamp_children()
+        self._permit()
+        condition = {key: there["metadata"][key] for key in ("uid", "resourceVersion")}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": condition}
+        try:
+            path = controllerrevisions(self.resource.metadata.namespace, action.deployment)
+            await self.api.delete(path, options)
+        except NotFoundError:
+            return
+        self.wrote += 1
 
     async def _add_finalizer(self) -> None:
         metadata = self.body["metadata"]

@@ -30,6 +30,16 @@ class Rollback(Model):
     )
 
 
+class Sunset(Model):
+    """What stays of revisions that served."""
+
+    keep_versions: Annotated[Int32, Field(ge=1, le=20)] = Field(
+        default=3,
+        description="Revisions that are kept besides the one that serves, the last first, to go back to when "
+        "their Deployments are gone.",
+    )
+
+
 class DeletionPolicy(StrEnum):
     DRAIN = "Drain"
     ORPHAN = "Orphan"

@@ -70,6 +70,8 @@ class ConditionReason(StrEnum):
     PAUSED = "Paused"
     HELD = "Held"
     ROLLOUT_ABORTED = "RolloutAborted"
+    ROLLED_BACK = "RolledBack"
+    REVISION_NOT_KEPT = "RevisionNotKept"
     VERSION_REVOKED = "VersionRevoked"
     WAITING_FOR_PROMOTION = "WaitingForPromotion"
     PAUSE_STEP = "PauseStep"

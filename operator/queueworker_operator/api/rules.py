@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queueworker_operator.api.gates import GateType
+from queueworker_operator.api.request import RequestAction
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
 
@@ -240,6 +241,18 @@ RULES: tuple[Rule, ...] = (
         "shutdownSeconds, or leave it out",
         "spec.template.spec.terminationGracePeriodSeconds",
         _grace,
+    ),
+    Rule(
+        "request-revision",
+        "spec",
+        "!has(self.request) || !has(self.request.revision) || self.request.action == 'Rollback'",
+        "only the request Rollback names a revision: remove it",
+        "spec.request.revision",
+        lambda name, spec: (
+            spec.request is None
+            or spec.request.revision is None
+            or spec.request.action is RequestAction.ROLLBACK
+        ),
     ),
     Rule(
         "canary-steps",

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from queueworker_operator.api.gates import AnalysisStatus, Gate, GateStatus
-from queueworker_operator.api.leaving import Deletion, DeletionPolicy, Rollback
+from queueworker_operator.api.leaving import Deletion, DeletionPolicy, Rollback, Sunset
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
-from queueworker_operator.api.request import Request
+from queueworker_operator.api.request import Request, RolledBackStatus
 from queueworker_operator.api.rollout import Hold, Rollout, Step, Strategy
 from queueworker_operator.api.schema import Int32, Int64, SecretRef, Timestamp
 from queueworker_operator.api.schema import Model as _Model
@@ -153,6 +153,7 @@ class QueueWorkerSpec(_Model):
         "neither be fenced nor recover what workers of this package reserved.",
     )
     rollback: Rollback | None = Field(default=None, description="How a revision leaves for good.")
+    sunset: Sunset | None = Field(default=None, description="What stays of revisions that served.")
     deletion: Deletion | None = Field(
         default=None, description="What becomes of the workers when the resource is deleted."
     )
@@ -195,6 +196,11 @@ class QueueWorkerSpec(_Model):
     def keep_fences_seconds(self) -> int:
         """rollback.keepFencesSeconds, or its default."""
         return (self.rollback or Rollback()).keep_fences_seconds
+
+    @property
+    def keep_versions(self) -> int:
+        """sunset.keepVersions, or its default."""
+        return (self.sunset or Sunset()).keep_versions
 
     @property
     def deletion_policy(self) -> DeletionPolicy:
@@ -320,6 +326,14 @@ class QueueWorkerStatus(_Tolerant):
     )
     aborted: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="The revision that the spec asks for and that a request aborted."
+    )
+    rolled_back: RolledBackStatus | None = Field(
+        default=None, description="What a request Rollback did, until the spec asks for another revision."
+    )
+    kept: Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field(max_length=21)] = Field(
+        default=(),
+        description="Revisions that a request Rollback may name, the one that served last first.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     promoted: Annotated[str, Field(max_length=63)] | None = Field(
         default=None,

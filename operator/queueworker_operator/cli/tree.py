@@ -43,6 +43,9 @@ def tree(seen: Seen) -> Tree:
     for one in found.besides:
         if one.message != found.message:
             grown.add(Text(f"{one.type} is {one.status}: {one.reason}", style="yellow"))
+    stable = seen.status.stable.revision if seen.status.stable else None
+    if others := [name for name in seen.status.kept if name != stable]:
+        grown.add(Text(f"kept to go back to: {', '.join(others)}", style="dim"))
     for revision in seen.status.revisions:
         branch = grown.add(_revision(revision))
         for member in seen.members.get(revision.name, ()):

@@ -45,6 +45,7 @@ _BY_HAND = (
     ConditionReason.VERSION_REVOKED,
     ConditionReason.NO_WORKERS_WANTED,
     ConditionReason.ROLLOUT_ABORTED,
+    ConditionReason.ROLLED_BACK,
     ConditionReason.STABLE_MISSING,
     ConditionReason.TARGET_FENCED,
 )

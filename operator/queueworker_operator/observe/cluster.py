@@ -15,6 +15,7 @@ from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deploy
 from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.children import Child, child_of, revision_of_labels
+from queueworker_operator.observe.kept import kept_bodies, kept_of, needs_kept
 from queueworker_operator.observe.pods import is_alive
 from queueworker_operator.observe.priority import watches_closely
 from queueworker_operator.observe.queues import QueueReadings
@@ -35,6 +36,8 @@ class Look:
     #: What the spec asks for, by the name of the Deployment: the target and, in a change, the arms of its
     #: canary. Empty when the spec cannot be read.
     made: Mapping[str, Revision]
+    #: By the name of the revision: what is kept of it, as it was read.
+    kept: Mapping[str, Body] = field(default_factory=dict)
     #: How the broker is reached; None when that is not known.
     access: Access | None = field(default=None, repr=False)
 
@@ -58,9 +61,10 @@ async def look(
     usable = isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None
     target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
     made = {one.deployment: one for one in (target, *_arms(resource)) if one is not None}
-    (children, unattached, observed_at), (broker, queue, access) = await asyncio.gather(
+    (children, unattached, observed_at), (broker, queue, access), bodies = await asyncio.gather(
         _workers(api, resource.metadata, made, clock),
         _broker(api, checks, queues, resource, clock),
+        kept_bodies(api, resource) if needs_kept(resource) else _nothing(),
     )
     missing = {one.name for one in made.values() if one.deployment not in children}
     refusal = remembered if remembered and remembered.revision in missing else None
@@ -71,8 +75,13 @@ async def look(
         refusal = tried or refusal
     refusals = (refusal,) if usable and refusal else ()
     revisions = tuple(child.facts for child in children.values())
-    facts = Facts(Workers(revisions, observed_at, refusals, unattached), broker, queue, shared)
-    return Look(facts, children, made, access)
+    kept = None if bodies is None else kept_of(resource.metadata, bodies)
+    workers = Workers(revisions, observed_at, refusals, kept, unattached)
+    return Look(Facts(workers, broker, queue, shared), children, made, bodies or {}, access)
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _arms(resource: QueueWorker | InvalidQueueWorker) -> tuple[Revision, ...]:

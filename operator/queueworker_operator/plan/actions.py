@@ -8,8 +8,9 @@ goes on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from queueworker_operator.api.reasons import EventReason
 from queueworker_operator.api.revisions import Revision
@@ -88,6 +89,24 @@ class DeleteRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepRevision:
+    """Remember a revision that serves, with a spec that leads to it. Again, with a higher number, when it
+    serves again."""
+
+    revision: Revision
+    number: int
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRevision:
+    """Keep a revision no longer. Absent counts as done."""
+
+    revision: str
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
 class FenceRevision:
     """Stop a revision from receiving, on the broker, wherever its workers are."""
 
@@ -149,6 +168,8 @@ Action = (
     | KillWorker
     | RetireRevision
     | DeleteRevision
+    | KeepRevision
+    | ForgetRevision
     | BrokerAction
     | EmitEvent
     | WriteStatus

@@ -109,6 +109,13 @@ def kept_back(
     revision, and it is another one."""
     if heard.aborted is not None:
         return aborted(heard.aborted, previous.gates)
+    if heard.rolled_back is not None:
+        serves = previous.stable.revision if previous.stable else "the stable revision"
+        return Wait(
+            ConditionReason.ROLLED_BACK,
+            f"{serves} serves in the place of {heard.rolled_back.asked}, as asked: change the spec, "
+            "or request Retry.",
+        )
     if isinstance(revocation := revoked(spec, wanted, previous), Wait):
         return revocation
     if not is_forward(wanted, previous):

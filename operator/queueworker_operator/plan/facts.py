@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.types import Protocol
 from queueworker_operator.plan.queue_facts import FRESH as FRESH
 from queueworker_operator.plan.queue_facts import QueueFacts as QueueFacts
@@ -76,6 +77,8 @@ class Workers:
     observed_at: datetime
     #: Remembered by whoever acts, until the resource's generation changes or a later try is accepted.
     refusals: tuple[Refusal, ...] = ()
+    #: Revisions that served and can be made again; None where nobody looked, since nothing needs them.
+    kept: tuple[Kept, ...] | None = None
     #: Workers of ours that are alive although their revision is not there any more.
     unattached: int = 0
 

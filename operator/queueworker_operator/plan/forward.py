@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from queueworker_operator.api.gates import AnalysisStatus, GateStatus
+from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
 from queueworker_operator.api.revisions import Revision, arms_of, broker_identity, revision_of
 from queueworker_operator.api.rollout import Strategy, steps_hash
@@ -34,6 +35,7 @@ from queueworker_operator.plan.facts import (
 )
 from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import (
+    Fail,
     Guard,
     Pass,
     Wait,
@@ -42,6 +44,7 @@ from queueworker_operator.plan.guards import (
     first_obstacle,
     refusal_guard,
 )
+from queueworker_operator.plan.kept import find
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.requests import Heard, Pending, as_target, hear
 from queueworker_operator.plan.rolling import Decision, rolling
@@ -102,7 +105,10 @@ def change_of(
     previous = remembered(spec, wanted, resource.status, revisions, fenced)
     place = _place(resource, wanted, previous, now)
     there = any(previous.stable and r.name == previous.stable.revision for r in revisions)
-    heard = hear(spec.request, _pending(resource, wanted, previous, place, there), previous)
+    kept = _usable(spec, workers)
+    heard = hear(spec.request, _pending(resource, wanted, previous, place, there, kept), previous)
+    if heard.rolled_back is not None:
+        place = None
     if place is not None:
         # Other steps begin anew, unless the stable revision is gone already: it has taken over then.
         if place.restarted and heard.promoted == previous.promoted and there:
@@ -130,13 +136,15 @@ def change_of(
         old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)
-    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, gates)
+    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, kept, gates)
     stable = previous.stable
+    if heard.rolled_back and stable and stable.revision != heard.rolled_back.revision:
+        return _back(seen, heard.rolled_back.revision)
     if stable is None or stable.revision == wanted.name:
         return _rolled(seen)
-    kept = kept_back(spec, wanted, heard, previous, revisions)
-    if isinstance(kept, Wait):
-        return _kept(seen, kept)
+    why = kept_back(spec, wanted, heard, previous, revisions)
+    if isinstance(why, Wait):
+        return _kept(seen, why)
     if place is not None and not place.done:
         return _canary(seen)
     return _rolled(seen)
@@ -152,6 +160,7 @@ class _Seen:
     broker: BrokerCheck | Unknown
     place: Place | None
     now: datetime
+    kept: tuple[Kept, ...]
     gates: tuple[GateStatus, ...] = ()
 
     def change(
@@ -192,9 +201,15 @@ def _place(
 
 
 def _pending(
-    resource: QueueWorker, wanted: Revision, previous: QueueWorkerStatus, place: Place | None, there: bool
+    resource: QueueWorker,
+    wanted: Revision,
+    previous: QueueWorkerStatus,
+    place: Place | None,
+    there: bool,
+    kept: Sequence[Kept],
 ) -> Pending:
-    spec, rollout = resource.spec, previous.rollout
+    spec, rollout, stable = resource.spec, previous.rollout, previous.stable
+    versions = {one.revision.name: one.revision.version for one in kept}
     waits = place is not None and not place.restarted and not place.done and not spec.steps[place.index].sets
     begun = rollout is not None and rollout.target == wanted.name
     return Pending(
@@ -203,7 +218,9 @@ def _pending(
         and is_forward(wanted, previous)
         and wanted.version not in spec.revoked_versions,
         waiting_step=place.shown if place is not None and waits and begun else None,
-        stable_is_there=there,
+        stable_is_there=there or bool(stable and stable.revision in versions),
+        kept=versions,
+        revoked=spec.revoked_versions,
         forgotten=resource.status.stable is None and previous.stable is not None,
         analysed=bool(rollout and rollout.analysis and rollout.analysis.verdict),
     )
@@ -232,16 +249,43 @@ def _rolled(seen: _Seen) -> Change:
     return seen.change(seen.wanted.name, decision, situation, blocker, place=seen.place)
 
 
-def _kept(seen: _Seen, why: Wait) -> Change:
+def _usable(spec: QueueWorkerSpec, workers: Workers) -> tuple[Kept, ...]:
+    """Kept revisions of the broker that the spec names, the last first."""
+    identity = broker_identity(spec.broker)
+    kept = sorted(workers.kept or (), key=lambda one: -one.number)
+    return tuple(one for one in kept if broker_identity(one.revision.broker) == identity)
+
+
+def _back(seen: _Seen, revision: str) -> Change:
+    """A request asks for a revision that served once."""
+    target = find(seen.kept, revision)
+    if target is None:
+        text = f"{revision} is not kept any more: change the spec, or request Retry."
+        return _kept(seen, Fail(ConditionReason.REVISION_NOT_KEPT, text))
+    situation = replace(
+        seen.situation,
+        target=target.revision,
+        creatable=creation_guard(target.revision, seen.workers),
+        accepted=refusal_guard(target.revision, seen.workers),
+        back=True,
+    )
+    decision = rolling(situation, seen.now)
+    blocker = first_obstacle(situation.guard, decision.guard)
+    return seen.change(revision, decision, situation, blocker)
+
+
+def _kept(seen: _Seen, why: Wait | Fail) -> Change:
     """The stable revision stays or comes back, and `why` is said when nothing else is left."""
     previous, spec = seen.situation.previous, seen.resource.spec
     assert previous.stable is not None
     child = next((r for r in seen.situation.revisions if r.name == previous.stable.revision), None)
-    target = as_target(previous.stable, spec, child)
+    known = find(seen.kept, previous.stable.revision)
+    target = known.revision if known else as_target(previous.stable, spec, child)
+    creatable = creation_guard(target, seen.workers) if known else kept_guard(previous.stable, child, why)
     situation = replace(
         seen.situation,
         target=target,
-        creatable=kept_guard(previous.stable, child, why),
+        creatable=creatable,
         accepted=refusal_guard(target, seen.workers),
     )
     decision = rolling(situation, seen.now)

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, EventReason, Stage
+from queueworker_operator.api.revisions import revision_of
 from queueworker_operator.api.template import termination_grace_seconds
 from queueworker_operator.api.types import (
     InvalidQueueWorker,
@@ -24,6 +25,8 @@ from queueworker_operator.plan.actions import (
     AdoptRevision,
     EmitEvent,
     EnsureFinalizer,
+    ForgetRevision,
+    KeepRevision,
     Plan,
     UnfenceRevision,
     WriteStatus,
@@ -41,6 +44,7 @@ from queueworker_operator.plan.facts import (
 )
 from queueworker_operator.plan.forward import Change, change_of, scaled
 from queueworker_operator.plan.guards import Fail, Guard, Pass
+from queueworker_operator.plan.kept import keeping
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
@@ -80,6 +84,10 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     change = change_of(resource, workers, _ours(workers), facts, now)
     decision, heard, previous = change.decision, change.heard, change.previous
     stable = decision.stable
+    asked = revision_of(metadata.name, spec)
+    keep, kept = list[KeepRevision | ForgetRevision](), previous.kept
+    if decision.stage is Stage.IDLE and stable is not None and workers.kept is not None:
+        keep, kept = keeping(spec, asked, stable, workers.kept)
     view = View(
         stage=decision.stage,
         revisions=decision.left,
@@ -96,6 +104,8 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         handled_request=heard.handled,
         aborted=heard.aborted,
         old_work=change.situation.old_work,
+        rolled_back=heard.rolled_back,
+        kept=kept,
         promoted=heard.promoted if stable and stable.revision != heard.promoted else None,
         place=change.place,
         canary=(change.arm.revision.name, change.arm.split.workers) if change.arm else None,
@@ -105,7 +115,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     status = build_status(metadata, previous, view, now)
     actions: list[Action] = [] if FINALIZER in metadata.finalizers else [EnsureFinalizer()]
     actions += [AdoptRevision(r.name, r.deployment) for r in change.situation.revisions if not r.owned]
-    actions += decision.actions
+    actions += [*decision.actions, *keep]
     told = [*heard.events, *scaled(metadata.generation, change)]
     for name in _forgettable(spec, change, now) if view.settled else ():
         actions.append(UnfenceRevision(name))
@@ -164,6 +174,8 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
         handled_request=previous.handled_request,
         aborted=previous.aborted,
         gates=previous.gates,
+        rolled_back=previous.rolled_back,
+        kept=previous.kept,
     )
     status = build_status(resource.metadata, previous, view, now)
     return _finish([], transitions(previous, status), previous, status, SETTLED)
@@ -203,6 +215,8 @@ def _delete(
         aborted=previous.aborted,
         old_work=old_work,
         gates=previous.gates,
+        rolled_back=previous.rolled_back,
+        kept=previous.kept,
         deleting=True,
     )
     status = build_status(metadata, previous, view, now)

@@ -39,6 +39,8 @@ class Situation:
     #: Whether the work that only older workers take is gone.
     old_work: Guard
     paused: bool
+    #: A request asks for the target, which served once.
+    back: bool = False
 
     @property
     def guard(self) -> Guard:
@@ -214,7 +216,7 @@ class Situation:
         """Back to what served before, to a Legacy revision, or to no worker at all."""
         if self.target.protocol is Protocol.LEGACY and not self.is_back:
             return True
-        returns = self.is_back or self.previous.previous == self.target.name or self._went_back
+        returns = self.is_back or self.back or self.previous.previous == self.target.name or self._went_back
         return bool(self._leaving) and (
             returns or self.target.protocol is Protocol.LEGACY or not self.desired
         )

@@ -53,6 +53,8 @@ def build_status(
         previous=view.previous,
         handled_request=view.handled_request,
         aborted=view.aborted,
+        rolled_back=view.rolled_back,
+        kept=view.kept,
         promoted=view.promoted,
         rollout=rollout,
         gates=view.gates,

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.reasons import ConditionReason, Stage
+from queueworker_operator.api.request import RolledBackStatus
 from queueworker_operator.api.types import StableStatus
 from queueworker_operator.plan.facts import BrokerCheck, PriorityWork, RevisionFacts, Unknown
 from queueworker_operator.plan.guards import Guard, Pass, Wait
@@ -30,6 +31,7 @@ HALTED = (
     ConditionReason.WAITING_FOR_PROMOTION,
     ConditionReason.HELD,
     ConditionReason.ROLLOUT_ABORTED,
+    ConditionReason.ROLLED_BACK,
     ConditionReason.VERSION_REVOKED,
     ConditionReason.NO_WORKERS_WANTED,
 )
@@ -71,6 +73,10 @@ class View:
     #: The analysis at that step, and what gates found in the last change.
     analysis: AnalysisStatus | None = None
     gates: tuple[GateStatus, ...] = ()
+    #: What a request took the resource back from and to.
+    rolled_back: RolledBackStatus | None = None
+    #: Revisions that can be gone back to, the last first.
+    kept: tuple[str, ...] = ()
     #: The resource is on its way out.
     deleting: bool = False
 

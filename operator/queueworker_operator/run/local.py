@@ -25,7 +25,7 @@ from queueworker_operator.run.local_credentials import Credentials
 from queueworker_operator.run.local_embedded import EmbeddedBrokers
 from queueworker_operator.run.local_file import BadFileError, LocalFile, parse_text, read_text
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
-from queueworker_operator.run.local_memory import remembered
+from queueworker_operator.run.local_memory import kept_in, remembered
 from queueworker_operator.run.local_resource import LocalResource, processes_of, refusal_of
 from queueworker_operator.run.local_state import StateDirectory
 from worker_runtime.brokers.base import BrokerError
@@ -202,9 +202,9 @@ class Local:
 
     def _new(self, name: str) -> LocalResource:
         """One that was not there, in this run or since it was deleted."""
-        earlier = remembered(self._before, name)
+        earlier, kept = remembered(self._before, name), kept_in(self._before, name)
         self._before.get("resources", {}).pop(name, None)
-        return LocalResource(name, self._host, _now, earlier, self._orphans.pop(name, None))
+        return LocalResource(name, self._host, _now, earlier, self._orphans.pop(name, None), kept)
 
     def _complain(self, lines: set[str]) -> None:
         for line in sorted(lines):

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from queueworker_operator.api.kept import Kept, kept_from
 from queueworker_operator.api.revisions import Revision, revision_of
 from queueworker_operator.api.types import QueueWorkerSpec, QueueWorkerStatus
 
@@ -40,17 +41,13 @@ def remembered(state: Mapping[str, Any], name: str) -> Remembered | None:
     return Remembered(generation, status, stable, spec)
 
 
-def to_memory(spec: QueueWorkerSpec, revision: Revision) -> dict[str, Any]:
-    """A spec that leads to this revision, which is one of its own; nothing that only concerns changes."""
-    left_out = {
-        "rollout",
-        "request",
-        "hold",
-        "paused",
-        "revoked_versions",
-        "prefetch",
-        "replicas",
-        "deletion",
-    }
-    kept = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=left_out)
-    return kept | {"prefetch": revision.prefetch}
+def kept_in(state: Mapping[str, Any], name: str) -> dict[str, Kept]:
+    """The revisions that up.json keeps of a resource, as far as they can be read."""
+    try:
+        rows = [
+            (one["revision"], int(one["number"]), one["spec"]) for one in state["resources"][name]["kept"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    found = (kept_from(name, *row) for row in rows)
+    return {one.revision.name: one for one in found if one is not None}

@@ -15,6 +15,7 @@ import aiohttp
 from queueworker_operator.act.broker import act_on_broker
 from queueworker_operator.act.launch import TemplateRefusedError
 from queueworker_operator.act.processes import Host, ProcessGroup
+from queueworker_operator.api.kept import Kept, to_kept
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.parse import parse_change
 from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
@@ -39,6 +40,8 @@ from queueworker_operator.plan.actions import (
     EmitEvent,
     EnsureFinalizer,
     FenceRevision,
+    ForgetRevision,
+    KeepRevision,
     KillWorker,
     OrphanRevision,
     PromoteDelayed,
@@ -54,7 +57,7 @@ from queueworker_operator.plan.facts import Facts, QueueFacts, Refusal, Unknown
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.run.local_broker import BrokerWatch, Located, Location
 from queueworker_operator.run.local_file import Document, with_values
-from queueworker_operator.run.local_memory import Remembered, to_memory
+from queueworker_operator.run.local_memory import Remembered
 from worker_runtime.brokers.base import BrokerError
 
 #: Events that are kept for up.json.
@@ -78,9 +81,10 @@ class LocalResource:
         clock: Callable[[], datetime],
         before: Remembered | None = None,
         groups: Mapping[str, ProcessGroup] | None = None,
+        kept: Mapping[str, Kept] | None = None,
     ) -> None:
         """`before` is what an earlier run left; it counts where the change goes in steps. `groups` are
-        workers that lived on when a resource of this name was deleted."""
+        workers that lived on when a resource of this name was deleted, `kept` revisions that served once."""
         self.name, self._host, self._clock, self._before = name, host, clock, before
         self.gone = False
         self.generation = 0
@@ -104,6 +108,8 @@ class LocalResource:
         self._located: Located | None = None
         self._refusals: dict[str, str] = {}
         self._posted: set[str] = set()
+        #: By revision: those that served and can be gone back to.
+        self._kept: dict[str, Kept] = dict(kept or {})
         #: By revision: a spec that leads to it.
         self._specs: dict[str, dict[str, Any]] = {}
 
@@ -186,7 +192,9 @@ class LocalResource:
     def _resume(self) -> None:
         """Start what served, and go on where the steps were: that `up` ended is no reason to skip them."""
         before, self._before = self._before, None
-        if before is None or self._accepted is None or self._accepted.spec.strategy is Strategy.ROLLING:
+        if before is None or self._accepted is None:
+            return
+        if self._accepted.spec.strategy is Strategy.ROLLING and before.status.rolled_back is None:
             return
         if before.stable.name == revision_of(self.name, self._accepted.spec).name:
             return
@@ -206,6 +214,7 @@ class LocalResource:
         assert self._asked is not None
         refusals = [Refusal(name, message) for name, message in self._refusals.items()]
         workers = await observe_processes(self.groups.values(), refusals, session, self._clock())
+        workers = replace(workers, kept=tuple(self._kept.values()))
         metadata = self._asked.metadata.model_copy(
             update={
                 "uid": self._uid,
@@ -264,6 +273,10 @@ class LocalResource:
                 self.left_work += group.left_work if group else 0
             case FenceRevision() | UnfenceRevision() | RecoverWork() | ReturnStaged() | PromoteDelayed():
                 await self._on_the_broker(action)
+            case KeepRevision(revision, number, spec):
+                self._kept[revision.name] = Kept(revision, number, spec)
+            case ForgetRevision(name, _):
+                self._kept.pop(name, None)
             case AdoptRevision():
                 pass  # a group of processes is ours or does not exist
             case EmitEvent(reason, type_, message, key):
@@ -291,7 +304,9 @@ class LocalResource:
                 return False
             self.groups[revision.deployment] = group
             if self._accepted is not None:
-                self._specs[revision.name] = to_memory(self._accepted.spec, revision)
+                kept = self._kept.get(revision.name)
+                spec = kept.spec if kept else to_kept(self._accepted.spec, revision)
+                self._specs[revision.name] = dict(spec)
         self._refusals.pop(revision.name, None)
         group.scale(replicas)
         return True
@@ -355,6 +370,9 @@ class LocalResource:
             "broker_url": self.broker_url,
             "status": self.status.to_body(),
             "stable_spec": self._specs.get(self.status.stable.revision) if self.status.stable else None,
+            "kept": [
+                {"revision": name, "number": one.number, "spec": one.spec} for name, one in self._kept.items()
+            ],
             "processes": self.processes(),
             "events": [asdict(event) for event in self.events],
         }
