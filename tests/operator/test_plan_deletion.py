@@ -224,6 +224,16 @@ ROWS = [
         shared=frozenset({V1.name}),
     ),
     Row(
+        "a shared revision is not fenced either when ours have left the list before they have ended",
+        DRAIN,
+        (seen(V1, 0, alive=2),),
+        [],
+        Stage.DELETING,
+        R.DELETING,
+        {"live": {V1.name: LiveWorkers(2, 2)}},
+        shared=frozenset({V1.name}),
+    ),
+    Row(
         "another QueueWorker has the same revision and no live worker: nobody would recover",
         DRAIN,
         (SERVES,),

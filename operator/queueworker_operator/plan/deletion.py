@@ -36,6 +36,7 @@ from queueworker_operator.plan.facts import (
 )
 from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, broker_guard, first_obstacle
+from queueworker_operator.plan.sharing import shared_of
 from queueworker_operator.plan.split import is_empty
 from queueworker_operator.plan.way_out import Departure, WayOut, way_out
 
@@ -108,7 +109,7 @@ def _drained(
     check, reachable, queue = _seen(resource, facts, now)
     mark = _mark(resource)
     capable = tuple(r for r in busy if r.protocol is Protocol.RESERVATION)
-    shared = _shared(capable, facts.shared, queue)
+    shared = shared_of(capable, facts.shared, queue)
     leaving = tuple(r for r in capable if r.name not in shared)
     ours = any(r.protocol is Protocol.RESERVATION for r in revisions)
     out = None
@@ -173,20 +174,6 @@ def _seen(
 
 def _mark(resource: QueueWorker | InvalidQueueWorker) -> Mark:
     return Mark.of(resource.metadata.namespace, resource.metadata.name)
-
-
-def _shared(
-    capable: Iterable[RevisionFacts], named: frozenset[str], queue: QueueFacts | Unknown
-) -> frozenset[str]:
-    """Revisions that another QueueWorker has, too, with live workers that are not ours: a fence would stop
-    those, and they recover what ours leave."""
-    if isinstance(queue, Unknown):
-        return frozenset()
-    return frozenset(
-        r.name
-        for r in capable
-        if r.name in named and queue.of(r.name).capable > r.alive and not queue.is_fenced(r.name)
-    )
 
 
 def _departure(resource: QueueWorker, leaving: tuple[RevisionFacts, ...], mark: Mark) -> Departure:

@@ -133,6 +133,7 @@ def change_of(
         mark=Mark.of(metadata.namespace, metadata.name),
         quiet=timedelta(seconds=spec.quiet_seconds),
         paused=spec.paused,
+        beside=facts.shared,
         old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)

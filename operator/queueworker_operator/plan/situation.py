@@ -13,6 +13,7 @@ from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.queue_facts import EVERY_REVISION, QueueFacts, Unknown
+from queueworker_operator.plan.sharing import shared_of
 from queueworker_operator.plan.split import is_empty, serving
 from queueworker_operator.plan.way_out import Departure
 
@@ -41,6 +42,8 @@ class Situation:
     paused: bool
     #: A request asks for the target, which served once.
     back: bool = False
+    #: Revisions that another QueueWorker has workers of, on the same queue.
+    beside: frozenset[str] = frozenset()
 
     @property
     def guard(self) -> Guard:
@@ -209,7 +212,8 @@ class Situation:
         ends = current and not self.desired and (current.desired or current.alive)
         if current and ends and current.protocol is Protocol.RESERVATION:
             capable.append(current)
-        return tuple(capable)
+        shared = shared_of(capable, self.beside, self.queue)
+        return tuple(r for r in capable if r.name not in shared)
 
     @property
     def goes_back(self) -> bool:
