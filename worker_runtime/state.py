@@ -16,10 +16,20 @@ from typing import Any
 from worker_runtime.brokers.base import Delivery, Presence
 from worker_runtime.silence import Silence
 
+#: Six bounds in each power of ten, so that what is half as slow again is told apart everywhere.
+_SERIES = (1.0, 1.5, 2.2, 3.3, 4.7, 6.8)
+
+
+def _bounds(first: int, last: int) -> tuple[float, ...]:
+    """From 10 to the power of `first` to 10 to that of `last`."""
+    powers = range(first, last)
+    return (*(float(f"{step}e{power}") for power in powers for step in _SERIES), float(f"1e{last}"))
+
+
 #: Upper bounds in seconds; the last bucket has none.
-DURATION_BOUNDS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
+DURATION_BOUNDS = _bounds(-4, 3)
 #: Publish to handler start. Producers write whole seconds, so nothing below one second can be told apart.
-LATENCY_BOUNDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
+LATENCY_BOUNDS = _bounds(0, 5)
 
 COUNTERS = (
     "received",

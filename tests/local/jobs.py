@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import TypedDict
 
 from redis.asyncio import Redis
@@ -41,8 +42,11 @@ async def disconnect() -> None:
 
 @app.job("work", coroutines=1)
 async def work(job: Work, store: Redis) -> None:
-    if os.environ.get("REJECTS"):
-        raise ValueError("this version takes nothing")
+    if os.environ.get("WASTES"):
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+        raise ValueError("this version takes its time, and then nothing")
     await store.sadd(BEGUN, job["id"])
     if job["seconds"] < 0:
         while not await store.exists("test:go"):  # noqa: ASYNC110 - set by another process

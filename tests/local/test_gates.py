@@ -14,8 +14,11 @@ from tests.local.test_plugin import plugin
 #: A machine that is busy with other things slows one process more than another for a while.
 GATES = [
     {"type": "QueueProgress", "minPercentOfStable": 20, "minSamples": 20},
+    {"type": "CPUEfficiency", "maxPercentOfStable": 300, "minSamples": 20},
+    {"type": "Latency", "maxPercentOfStable": 300, "minSamples": 20},
     {"type": "UsageAccounting", "minSamples": 20},
 ]
+ALL = ("QueueProgress", "CPUEfficiency", "Latency", "UsageAccounting")
 
 
 @asynccontextmanager
@@ -41,7 +44,7 @@ async def kept_full(jobs: Jobs) -> AsyncIterator[list[str]]:
 
 
 def measure(**more: Any) -> dict[str, Any]:
-    return {"analysis": {"durationSeconds": 5, **more}}
+    return {"analysis": {"durationSeconds": 5} | more}
 
 
 def measured(version: str, *steps: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -67,16 +70,13 @@ async def test_a_good_canary_passes_over_two_arms_one_of_which_loses_a_worker(up
         assert await up.ready(generation=2, replicas=2) == last_arm
 
     assert verdicts(up) == [
-        ("3/5", 2, "QueueProgress", "Passed"),
-        ("3/5", 2, "UsageAccounting", "Passed"),
-        ("5/5", 8, "QueueProgress", "Passed"),
-        ("5/5", 8, "UsageAccounting", "Passed"),
+        (step, prefetch, gate, "Passed") for step, prefetch in (("3/5", 2), ("5/5", 8)) for gate in ALL
     ]
     assert up.condition("GatesPassed")["reason"] == "AllPassed"
     events = up.events()
     assert events.count("WorkerKilled") == 1
     assert up.output.count("ended with signal SIGKILL") == 1
-    assert events.count("GatePassed") == 4
+    assert events.count("GatePassed") == 8
     _, shown, _ = await plugin("get", "--local", str(up.state_dir))
     assert f"gates at step 5/5, {last_arm}" in shown
     assert "QueueProgress  Passed" in shown
@@ -91,24 +91,24 @@ async def test_a_good_canary_passes_over_two_arms_one_of_which_loses_a_worker(up
     assert await up.stop() == 0
 
 
-async def test_a_canary_that_rejects_is_taken_back(up: Up, jobs: Jobs) -> None:
+async def test_a_canary_that_burns_and_rejects_is_taken_back(up: Up, jobs: Jobs) -> None:
     up.write(measured("v1", measure()))
     await up.start()
     stable = await up.ready(replicas=2)
-    bad = measured("v2", measure(), env={"REJECTS": "1", **EXPIRES_SOON})
+    second = measured("v2", measure(), env={"WASTES": "1", **EXPIRES_SOON})
     async with kept_full(jobs):
-        up.write(bad)
+        up.write(second)
         await up.until("the abort", lambda: up.condition("Ready")["reason"] == "RolloutAborted")
     await up.until("the stable revision at its number", lambda: numbers(up) == {stable: 2})
 
-    assert ("2/2", 8, "UsageAccounting", "Failed") in verdicts(up)
-    assert "UsageAccounting Failed" in up.condition("Ready")["message"]
+    for gate in ("CPUEfficiency", "UsageAccounting"):
+        assert ("2/2", 8, gate, "Failed") in verdicts(up)
+        assert f"{gate} Failed" in up.condition("Ready")["message"]
     assert up.condition("GatesPassed")["reason"] == "GateFailed"
     assert {"GateFailed", "RollbackStarted", "RolledBack"} <= set(up.events())
     code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
     assert code == 4
-    assert "gate UsageAccounting of step 2/2: Failed" in told
+    assert "gate CPUEfficiency of step 2/2: Failed" in told
     reading = await jobs.read()
-    assert name(bad, 8) in reading.fences, "it left by the guarded way"
-    assert reading.ledger[name(bad, 8)].committed == 0
+    assert name(second, 8) in reading.fences, "it left by the guarded way"
     assert await up.stop() == 0

@@ -13,6 +13,7 @@ from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import Books, LiveWorkers, NoBooks, QueueFacts
+from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Samples
 from tests.operator.plan_words import steps
 from tests.operator.resources import START, V1, after, facts, image_revision, on, queue, seen, wants
 
@@ -54,6 +55,8 @@ class Story:
         #: Workers of these never get available.
         self.broken: set[str] = set()
         self.books: Books | NoBooks = NoBooks()
+        self.samples: Samples | Unknown | NotSampled = NOT_SAMPLED
+        self.watched_since: datetime = START
         self.killed: list[str] = []
 
     @property
@@ -85,11 +88,16 @@ class Story:
         rows = tuple(self.revisions.values())
         live = {r.name: LiveWorkers(r.available, 0 if r.name in self.fences else r.available) for r in rows}
         read = queue(
-            self.resource, *rows, now=self.now, fences=dict(self.fences), live=live, books=self.books
+            self.resource,
+            *rows,
+            now=self.now,
+            fences=dict(self.fences),
+            live=live,
+            books=self.books,
+            watched_since=self.watched_since,
         )
-        decided = plan(
-            self.resource, facts(self.resource, *rows, reading=reading or read, now=self.now), self.now
-        )
+        found = facts(self.resource, *rows, reading=reading or read, now=self.now)
+        decided = plan(self.resource, replace(found, samples=self.samples), self.now)
         for action in decided.actions:
             self.do(action)
         self.resource = replace(self.resource, status=decided.status)

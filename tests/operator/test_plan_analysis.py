@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import product
 from typing import Any
 
 import pytest
 
-from queueworker_operator.api.gates import Verdict
+from queueworker_operator.api.gates import GateType, Verdict
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import QueueWorkerStatus
+from queueworker_operator.observe.samples import window_of
 from queueworker_operator.plan.facts import Unknown
-from queueworker_operator.plan.queue_facts import Books, Row
+from queueworker_operator.plan.queue_facts import Books, NoBooks, Row
+from queueworker_operator.plan.samples import NOT_SAMPLED, Pair, Sample, Samples
 from tests.operator.canary_story import ONE, Story, arm, canary
-from tests.operator.resources import OLD, START, V1, V2, image_revision, on, seen, wants
+from tests.operator.resources import OLD, V1, V2, image_revision, on, seen, wants
 
 MEASURE: dict[str, Any] = {"analysis": {"durationSeconds": 60}}
 KILL: dict[str, Any] = {"analysis": {"durationSeconds": 60, "forceFailure": True}}
@@ -35,7 +37,13 @@ class Measured(Story):
         self.rows: dict[str, Row] = {}
         self.legacy = 0
         self.lost = 0
-        self.watched_since: datetime = START
+        self.window: datetime | None = None
+        self.first: dict[str, Sample] = {}
+        #: Seconds of CPU and in the handler for a message of the canary; one of the stable revision has 1 ms.
+        self.cpu, self.takes = 0.001, 0.001
+        self.cpu_so_far = 0.0
+        self.mute = False
+        self.without_books = False
         self.away = False
 
     def spec(self, status: QueueWorkerStatus, *steps: dict[str, Any], **more: Any) -> Any:
@@ -54,6 +62,8 @@ class Measured(Story):
             if self.stable is OLD and name == OLD.name:
                 self.legacy += n * committed
                 continue
+            if name != self.stable.name:
+                self.cpu_so_far += n * (committed + rejected) * self.cpu
             row = self.rows.get(name, Row())
             self.rows[name] = Row(
                 claimed=row.claimed + n * (committed + rejected),
@@ -70,11 +80,27 @@ class Measured(Story):
             owned={},
             committed=self.legacy + sum(row.committed for row in rows.values()),
             failed=sum(row.rejected for row in rows.values()),
-            watched_since=self.watched_since,
             backlog_since=self.watched_since,
         )
+        if self.without_books:
+            self.books = NoBooks()
+
+    def sample(self, name: str, settled: int) -> Sample:
+        cpu = settled * 0.001 if name == self.stable.name else self.cpu_so_far
+        takes = 0.001 if name == self.stable.name else self.takes
+        buckets = tuple((bound, settled if bound >= takes else 0) for bound in (0.001, 0.01, 0.1, 1.0))
+        return Sample(self.now, 0.0, cpu, settled, buckets, ((1.0, settled),))
 
     def look(self, reading: Any = None) -> list[str]:
+        now = {name: self.sample(name, row.committed + row.rejected) for name, row in self.rows.items()}
+        if self.window != window_of(self.status):
+            self.window, self.first = window_of(self.status), now
+        self.samples = NOT_SAMPLED
+        if self.window is not None:
+            both = {name: (Pair(one, now[name]),) for name, one in self.first.items()}
+            self.samples = Samples(self.window, both)
+            if self.mute:
+                self.samples = Unknown("no worker answers", self.now)
         return super().look(Unknown("nobody could look", self.now) if self.away else reading)
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -99,26 +125,35 @@ def test_what_passes_goes_on_and_is_promoted() -> None:
     assert (story.stage, story.step, story.gates()) == (Stage.ANALYZING, "3/5", ("Unknown", "Analyzing"))
     story.until(Stage.ANALYZING, "5/5")
     assert story.gates() == ("Unknown", "Analyzing"), "of the second arm nothing is known"
-    assert story.verdicts() == {"QueueProgress": "Passed", "UsageAccounting": "Passed"}
+    assert story.verdicts() == dict.fromkeys(GateType, "Passed")
     story.measured(80)
     story.until(Stage.IDLE)
     assert story.status.stable == V2.as_stable()
     assert story.gates() == ("True", "AllPassed")
-    assert story.events.count("GatePassed") == 4
-    assert [(one.step, one.arm) for one in story.status.gates[::2]] == [("3/5", 4), ("5/5", 100)]
+    assert story.events.count("GatePassed") == 8
+    assert [(one.step, one.arm) for one in story.status.gates[::4]] == [("3/5", 4), ("5/5", 100)]
     assert story.status.rollout is not None
     assert story.status.rollout.analysis is None
 
 
 @pytest.mark.parametrize(
-    ("pace", "gate"), [(SLOW, "QueueProgress"), (REJECTS, "UsageAccounting"), (IDLE, "QueueProgress")]
+    ("is_", "gate"),
+    [
+        ({"pace": SLOW}, "QueueProgress"),
+        ({"pace": REJECTS}, "UsageAccounting"),
+        ({"pace": IDLE}, "QueueProgress"),
+        ({"cpu": 0.002}, "CPUEfficiency"),
+        ({"takes": 0.1}, "Latency"),
+    ],
 )
-def test_what_fails_is_taken_back_by_the_guarded_way(pace: tuple[int, int], gate: str) -> None:
+def test_what_fails_is_taken_back_by_the_guarded_way(is_: dict[str, Any], gate: str) -> None:
     story = Measured(MEASURE)
-    story.pace = pace
+    for what, value in is_.items():
+        setattr(story, what, value)
     story.until(Stage.ANALYZING)
     story.wait(100)
     story.look()  # the warm-up is over
+    story.look()  # and workers are asked
     story.wait(60)
     assert story.look() == ["fence v2", "v1 to 4"]
     assert story.stage in (Stage.STOP_RECEIVING, Stage.DRAIN_OUTSTANDING)
@@ -132,7 +167,7 @@ def test_what_fails_is_taken_back_by_the_guarded_way(pace: tuple[int, int], gate
     assert f"{gate} Failed" in ready.message
     assert story.events.count("GateFailed") >= 1
 
-    story.pace = GOOD
+    story.pace, story.cpu, story.takes = GOOD, 0.001, 0.001
     story.asked("Retry")
     assert story.look() == ["unfence v2", "create v2 at 1"]
     assert story.status.gates == (), "what was found then says nothing of now"
@@ -208,7 +243,7 @@ def test_only_some_gates_and_waivers() -> None:
     story = Measured(MEASURE, rollout=waiver)
     story.pace = SLOW
     story.measured(80)
-    assert story.verdicts() == {"QueueProgress": "Waived", "UsageAccounting": "Passed"}
+    assert story.verdicts() == dict.fromkeys(GateType, "Passed") | {"QueueProgress": "Waived"}
     story.until(Stage.IDLE)
     assert story.status.stable == V2.as_stable()
 
@@ -275,7 +310,7 @@ def test_a_window_that_nobody_watched_is_measured_again_and_the_accounts_are_kep
     assert story.stage is Stage.ANALYZING, "since nobody knows whether work waited"
     story.measured(30)
     story.until(Stage.IDLE)
-    assert story.verdicts() == {"QueueProgress": "Passed", "UsageAccounting": "Failed"}
+    assert story.verdicts() == dict.fromkeys(GateType, "Passed") | {"UsageAccounting": "Failed"}
 
 
 def test_what_is_never_watched_long_enough_is_inconclusive() -> None:
@@ -296,7 +331,7 @@ def test_each_analysis_has_a_window_of_its_own() -> None:
     story.measured(50)
     assert (story.stage, story.step) == (Stage.ANALYZING, "3/3")
     story.until(Stage.PROMOTING)
-    assert len(story.status.gates) == 4
+    assert len(story.status.gates) == 8
 
 
 def test_other_limits_begin_it_anew() -> None:
@@ -316,9 +351,7 @@ def test_without_books_only_a_waiver_leads_on() -> None:
     story.wait(30)
     story.look()
     assert story.said() == ("False", "GateInconclusive")
-    waived = [
-        {"type": name, "waiver": "there is nothing to read"} for name in ("QueueProgress", "UsageAccounting")
-    ]
+    waived = [{"type": type_.value, "waiver": "there is nothing to read"} for type_ in GateType]
     rollout = {"strategy": "Canary", "steps": [ONE, MEASURE], "gates": waived}
     story.wants(wants("demo:v2", 4, story.status, spec__rollout=rollout))
     story.look()
@@ -333,10 +366,46 @@ def test_without_books_only_a_waiver_leads_on() -> None:
     assert (gates.status, gates.reason) == ("True", "Waived")
 
 
+def test_workers_that_cannot_be_asked_are_asked_again_and_then_waited_for() -> None:
+    story = Measured(MEASURE)
+    story.measured(60)
+    story.mute = True
+    story.wait(10)
+    for _ in range(4):
+        story.look()
+        assert story.stage is Stage.ANALYZING
+        assert story.status.gates == ()
+    story.look()
+    assert story.said() == ("False", "GateInconclusive")
+    assert story.verdicts()["Latency"] is Verdict.ERROR
+    story.mute = False
+    story.asked("Retry")
+    story.measured(80)
+    story.until(Stage.IDLE)
+    assert story.status.stable == V2.as_stable()
+
+
+def test_a_window_without_books_is_judged_by_what_workers_say() -> None:
+    """As on JetStream: the two gates that read the broker's books are waived."""
+    waived = [
+        {"type": name, "waiver": "JetStream has no books"} for name in ("QueueProgress", "UsageAccounting")
+    ]
+    for takes, verdict in ((0.001, Verdict.PASSED), (0.1, Verdict.FAILED)):
+        story = Measured(MEASURE, rollout={"gates": waived})
+        story.takes, story.without_books = takes, True
+        story.measured(80)
+        assert story.verdicts()["Latency"] is verdict
+
+
 def test_beside_legacy_workers_what_they_do_is_the_rest() -> None:
     story = Measured(MEASURE, stable=OLD)
     story.measured(80)
-    assert story.verdicts() == {"QueueProgress": "Passed", "UsageAccounting": "Passed"}
+    assert story.verdicts() == {
+        "QueueProgress": "Passed",
+        "CPUEfficiency": "Inconclusive",
+        "Latency": "Inconclusive",
+        "UsageAccounting": "Passed",
+    }
     story = Measured(MEASURE, stable=OLD)
     story.pace = SLOW
     story.measured(80)
@@ -344,7 +413,7 @@ def test_beside_legacy_workers_what_they_do_is_the_rest() -> None:
 
 
 #: What may be the case during a pass of an analysis.
-WORLDS = ("good", "slow", "astray", "unread", "not watched")
+WORLDS = ("good", "slow", "astray", "unread", "mute")
 
 
 def sequences() -> Iterable[tuple[str, ...]]:
@@ -377,11 +446,10 @@ def live_in(story: Measured, world: str) -> None:
     """Half a minute."""
     story.pace = SLOW if world == "slow" else GOOD
     story.lost += world == "astray"
+    story.mute = world == "mute"
     back, story.away = story.away, world == "unread"
     if back and not story.away:
         story.watched_since = story.now
     for _ in range(2):
         story.wait(13)
-        if world == "not watched":
-            story.watched_since = story.now - timedelta(seconds=1)
         story.look()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from queueworker_operator.api.gates import BooksStatus, Counts, Gate, GateType, Verdict
 from queueworker_operator.plan.gates import Measured, Side, judge
 from queueworker_operator.plan.guards import Unknown
+from queueworker_operator.plan.samples import NOT_SAMPLED, Histogram, Pair, Sample, Samples
 from tests.operator.resources import START, after
 
 NOTHING = Counts()
@@ -31,6 +32,9 @@ def done(committed: int, rejected: int = 0, **more: int) -> Counts:
 def window(canary: Counts, stable: Counts, **changes: Any) -> Measured:
     """One canary worker beside three of the stable revision."""
     content = {
+        "kept": True,
+        "samples": NOT_SAMPLED,
+        "now": after(65),
         "began": books(),
         "start": books(at=5),
         "end": books(canary, stable, at=65),
@@ -43,7 +47,7 @@ def window(canary: Counts, stable: Counts, **changes: Any) -> Measured:
     return Measured(**content | changes)
 
 
-def found(type_: GateType, measured: Measured | Unknown, **settings: Any) -> Verdict:
+def found(type_: GateType, measured: Measured, **settings: Any) -> Verdict:
     return judge(Gate(type=type_, **settings), measured).verdict
 
 
@@ -109,7 +113,114 @@ def test_books_that_were_off_before_are_nobodys_fault() -> None:
     assert found(USAGE, measured) is PASSED
 
 
-@pytest.mark.parametrize("type_", GateType)
+BOUNDS = (0.001, 0.01, 0.1, 1.0, float("inf"))
+
+
+def spread(*counts: int) -> Histogram:
+    """How many fell into each bucket."""
+    return tuple((bound, sum(counts[: index + 1])) for index, bound in enumerate(BOUNDS))
+
+
+NONE_YET = spread(0, 0, 0, 0, 0)
+FAST = spread(0, 1000, 0, 0, 0)
+
+
+def pair(
+    settled: int, cpu: float, durations: Histogram = FAST, latencies: Histogram = FAST, at: float = 65
+) -> Pair:
+    """One worker over a minute."""
+    last = Sample(after(at), 0.0, 50 + cpu, 7 + settled, durations, latencies)
+    return Pair(Sample(after(5), 0.0, 50, 7, NONE_YET, NONE_YET), last)
+
+
+def sampled(canary: tuple[Pair, ...], stable: tuple[Pair, ...], **changes: Any) -> Measured:
+    pairs = {"v2-p8": canary, "v1-p8": stable}
+    return window(done(1000), done(3000), samples=Samples(after(5), pairs), **changes)
+
+
+CPU, LATENCY = GateType.CPU_EFFICIENCY, GateType.LATENCY
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict"),
+    [
+        pytest.param([pair(1000, 10)], [pair(1000, 10)], PASSED, id="the same"),
+        pytest.param([pair(1000, 5)], [pair(1000, 10)], PASSED, id="less"),
+        pytest.param([pair(1000, 13)], [pair(1000, 10)], PASSED, id="more, by what an idle worker may cost"),
+        pytest.param([pair(1000, 14)], [pair(1000, 10)], FAILED, id="more"),
+        pytest.param([pair(100, 2)], [pair(1000, 10)], PASSED, id="dear, since it had little to do"),
+        pytest.param([pair(1000, 10)], [pair(1000, 10), pair(1000, 40)], PASSED, id="the stable added up"),
+        pytest.param([pair(1000, 1.1)], [pair(1000, 0)], PASSED, id="nothing measurable beside"),
+        pytest.param([pair(1000, 1.3)], [pair(1000, 0)], FAILED, id="something beside nothing"),
+        pytest.param([], [pair(1000, 10)], UNSURE, id="the canary was restarted"),
+        pytest.param([pair(1000, 10)], [], UNSURE, id="nobody of the stable answers"),
+        pytest.param([pair(1000, 10, at=40)], [pair(1000, 10)], UNSURE, id="it fell silent"),
+        pytest.param([pair(99, 1)], [pair(1000, 10)], UNSURE, id="too few"),
+        pytest.param([pair(1000, 1)], [pair(99, 10)], UNSURE, id="too few beside"),
+    ],
+)
+def test_cpu_efficiency(canary: list[Pair], stable: list[Pair], verdict: Verdict) -> None:
+    assert found(CPU, sampled(tuple(canary), tuple(stable))) is verdict
+
+
+@pytest.mark.parametrize(
+    ("durations", "latencies", "verdict"),
+    [
+        pytest.param(FAST, FAST, PASSED, id="the same"),
+        pytest.param(spread(1000, 0, 0, 0, 0), FAST, PASSED, id="faster"),
+        pytest.param(spread(0, 0, 1000, 0, 0), FAST, PASSED, id="the next bucket may be next door"),
+        pytest.param(spread(0, 0, 0, 1000, 0), FAST, FAILED, id="slower"),
+        pytest.param(spread(0, 0, 0, 0, 1000), FAST, FAILED, id="slower than every bucket"),
+        pytest.param(spread(0, 880, 0, 120, 0), FAST, FAILED, id="more than a few are slow"),
+        pytest.param(spread(0, 985, 0, 15, 0), FAST, PASSED, id="the slow ones may be a coincidence"),
+        pytest.param(spread(0, 960, 0, 40, 0), FAST, FAILED, id="too many are very slow"),
+        pytest.param(FAST, spread(0, 0, 0, 1000, 0), PASSED, id="a second is no difference"),
+        pytest.param(spread(0, 99, 0, 0, 0), FAST, UNSURE, id="too few"),
+    ],
+)
+def test_latency(durations: Histogram, latencies: Histogram, verdict: Verdict) -> None:
+    canary = pair(1000, 1, durations, latencies)
+    assert found(LATENCY, sampled((canary,), (pair(1000, 1),))) is verdict
+
+
+def test_a_wait_in_the_buffer_counts_from_a_second_on() -> None:
+    quick = ((1.0, 1000), (2.0, 1000), (4.0, 1000), (8.0, 1000))
+    slow = ((1.0, 0), (2.0, 0), (4.0, 0), (8.0, 1000))
+    next_door = ((1.0, 0), (2.0, 1000), (4.0, 1000), (8.0, 1000))
+    zero = tuple((bound, 0) for bound, _ in quick)
+
+    def waits(histogram: Histogram) -> Pair:
+        one = pair(1000, 1, latencies=histogram)
+        return replace(one, first=replace(one.first, latencies=zero))
+
+    assert found(LATENCY, sampled((waits(slow),), (waits(quick),))) is FAILED
+    assert found(LATENCY, sampled((waits(next_door),), (waits(quick),))) is PASSED
+    assert found(LATENCY, sampled((waits(slow),), (waits(slow),))) is PASSED
+
+
+def test_workers_with_other_buckets_are_compared_all_the_same() -> None:
+    """The stable revision may have an older runtime."""
+    coarse, none = ((0.1, 1000), (float("inf"), 1000)), ((0.1, 0), (float("inf"), 0))
+    older = pair(1000, 1)
+    older = Pair(replace(older.first, durations=none), replace(older.last, durations=coarse))
+    assert found(LATENCY, sampled((pair(1000, 1),), (older,))) is PASSED
+    slow = pair(1000, 1, spread(0, 0, 0, 0, 1000))
+    assert found(LATENCY, sampled((slow,), (older,))) is FAILED
+
+
+@pytest.mark.parametrize("type_", [CPU, LATENCY])
+def test_workers_that_nobody_asked_are_an_error(type_: GateType) -> None:
+    measured = sampled((pair(1000, 1),), (pair(1000, 1),))
+    assert found(type_, replace(measured, samples=Unknown("no answer", START))) is Verdict.ERROR
+    assert found(type_, replace(measured, samples=NOT_SAMPLED)) is Verdict.ERROR
+
+
+@pytest.mark.parametrize("type_", [PROGRESS, USAGE])
+def test_without_books_there_is_nothing_to_judge(type_: GateType) -> None:
+    assert found(type_, window(done(1000), done(3000), kept=False)) is UNSURE
+
+
+@pytest.mark.parametrize("type_", [PROGRESS, USAGE])
 def test_what_is_not_one_piece_is_inconclusive(type_: GateType) -> None:
     good = window(done(1000), done(3000))
     assert found(type_, good) is PASSED
@@ -121,10 +232,9 @@ def test_what_is_not_one_piece_is_inconclusive(type_: GateType) -> None:
 
 
 @pytest.mark.parametrize("type_", GateType)
-def test_what_nobody_saw_is_an_error_and_what_is_waived_is_not_asked(type_: GateType) -> None:
-    nobody = Unknown("nobody could look", START)
-    assert found(type_, nobody) is Verdict.ERROR
-    assert found(type_, nobody, waiver="not at this time of the year") is Verdict.WAIVED
+def test_what_is_waived_is_not_asked(type_: GateType) -> None:
+    nothing = window(NOTHING, NOTHING, kept=False)
+    assert found(type_, nothing, waiver="not at this time of the year") is Verdict.WAIVED
 
 
 def test_settings_move_the_limits() -> None:
@@ -147,24 +257,30 @@ rows = st.builds(
 )
 readings = st.builds(books, rows, rows, st.just(0), st.sampled_from("ab"))
 sides = st.builds(Side, st.just("v"), st.integers(1, 1000))
+small = st.integers(0, 10**6)
+histograms = st.lists(small, min_size=5, max_size=5).map(lambda found: spread(*found))
+pairs = st.builds(pair, small, st.floats(0, 10**6), histograms, histograms, st.sampled_from([40, 65]))
+some = st.lists(pairs, max_size=2).map(tuple)
+samples = st.one_of(
+    st.just(NOT_SAMPLED),
+    st.just(Unknown("nobody answers", START)),
+    st.builds(Samples, st.just(after(5)), st.dictionaries(st.just("v"), some)),
+)
 windows = st.builds(
     Measured,
-    readings,
-    readings,
-    readings,
-    sides,
-    sides,
-    st.booleans(),
-    st.integers(0, 99),
-    st.integers(1, 99),
+    *(readings, readings, readings, st.booleans(), sides, sides),
+    *(st.booleans(), st.integers(0, 99), st.integers(1, 99), samples, st.just(after(65))),
 )
 
 
 @given(st.sampled_from(GateType), windows, st.integers(1, 10**6))
-def test_every_gate_has_a_verdict_for_everything(type_: GateType, measured: Measured, samples: int) -> None:
-    judged = judge(Gate(type=type_, min_samples=samples), measured)
-    assert judged.verdict in (PASSED, FAILED, UNSURE)
+def test_every_gate_has_a_verdict_for_everything(type_: GateType, measured: Measured, least: int) -> None:
+    judged = judge(Gate(type=type_, min_samples=least), measured)
+    assert judged.verdict in (PASSED, FAILED, UNSURE, Verdict.ERROR)
     assert judged.message
-    if judged.verdict is PASSED:
+    if judged.verdict is PASSED and type_ in (PROGRESS, USAGE):
+        assert measured.kept
         assert measured.began.server == measured.end.server
-        assert judged.samples >= 0
+    if judged.verdict is PASSED and type_ in (CPU, LATENCY):
+        assert isinstance(measured.samples, Samples)
+        assert judged.samples >= least

@@ -29,11 +29,9 @@ from queueworker_operator.api.template import (
 )
 from queueworker_operator.api.types import Broker, Metadata, Protocol
 from queueworker_operator.apiserver import Body
-from queueworker_operator.observe.children import ANNOTATION_EPOCH, ANNOTATION_RENDERED
+from queueworker_operator.observe.children import ADMIN_PORT, ANNOTATION_EPOCH, ANNOTATION_RENDERED
 from queueworker_operator.plan.actions import KeepRevision
 
-#: Where a worker serves /livez, /readyz, /metrics and /status.
-ADMIN_PORT = 8077
 ADMIN_PORT_NAME = "admin"
 
 #: Where a worker finds what it signs in to NATS with.

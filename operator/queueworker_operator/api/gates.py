@@ -15,11 +15,14 @@ from queueworker_operator.api.schema import Int32, Int64, Model, Timestamp, Tole
 
 #: Where a gate's entry says nothing else.
 MIN_PERCENT_OF_STABLE = 90
+MAX_PERCENT_OF_STABLE = 120
 MIN_SAMPLES = 100
 
 
 class GateType(StrEnum):
     QUEUE_PROGRESS = "QueueProgress"
+    CPU_EFFICIENCY = "CPUEfficiency"
+    LATENCY = "Latency"
     USAGE_ACCOUNTING = "UsageAccounting"
 
 
@@ -46,6 +49,12 @@ class Gate(Model):
         default=None,
         description="Of QueueProgress: what one worker of the canary commits at least while work waits, "
         f"compared with one of the stable revision, in percent; {MIN_PERCENT_OF_STABLE} when left out.",
+    )
+    max_percent_of_stable: Annotated[Int32, Field(ge=1, le=10000)] | None = Field(
+        default=None,
+        description="Of CPUEfficiency: CPU time for each settled message; of Latency: how long messages wait "
+        "and take. At most so much of the stable revision's, in percent; "
+        f"{MAX_PERCENT_OF_STABLE} when left out.",
     )
     min_samples: Annotated[Int32, Field(ge=1, le=1000000)] = Field(
         default=MIN_SAMPLES, description="With fewer settled messages on either side it is Inconclusive."
@@ -128,9 +137,7 @@ class AnalysisStatus(Tolerant):
     settings: Annotated[str, Field(max_length=16)] = Field(
         description="Which duration and limits hold. With others it begins anew."
     )
-    began: BooksStatus | None = Field(
-        default=None, description="The books at its beginning; absent where the broker keeps none."
-    )
+    began: BooksStatus = Field(description="The books at its beginning; zeros where the broker keeps none.")
     began_at: Timestamp = Field(description="When it began.")
     killed_at: Timestamp | None = Field(
         default=None, description="When a worker of the canary was killed, with forceFailure."

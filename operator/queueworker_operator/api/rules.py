@@ -117,8 +117,14 @@ def _measures_what_is_promoted(name: str, spec: QueueWorkerSpec) -> bool:
 
 
 def _gate_fields(name: str, spec: QueueWorkerSpec) -> bool:
-    limited = [gate for gate in spec.gates if gate.min_percent_of_stable is not None]
-    return all(gate.type is GateType.QUEUE_PROGRESS and gate.waiver is None for gate in limited)
+    at_least = [gate for gate in spec.gates if gate.min_percent_of_stable is not None]
+    at_most = [gate for gate in spec.gates if gate.max_percent_of_stable is not None]
+    upper = (GateType.CPU_EFFICIENCY, GateType.LATENCY)
+    return (
+        all(gate.type is GateType.QUEUE_PROGRESS for gate in at_least)
+        and all(gate.type in upper for gate in at_most)
+        and all(gate.waiver is None for gate in (*at_least, *at_most))
+    )
 
 
 def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
@@ -291,9 +297,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "gate-fields",
         "spec.rollout",
-        "!has(self.gates) || self.gates.all(g, !has(g.minPercentOfStable) || "
-        "(g.type == 'QueueProgress' && !has(g.waiver)))",
-        "minPercentOfStable is a limit of QueueProgress, and a gate that is waived has none: remove it",
+        "!has(self.gates) || self.gates.all(g, (!has(g.minPercentOfStable) || "
+        "(g.type == 'QueueProgress' && !has(g.waiver))) && (!has(g.maxPercentOfStable) || "
+        "(g.type in ['CPUEfficiency', 'Latency'] && !has(g.waiver))))",
+        "minPercentOfStable is a limit of QueueProgress, maxPercentOfStable one of CPUEfficiency and "
+        "Latency, and a gate that is waived has none: remove it",
         "spec.rollout.gates",
         _gate_fields,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +12,18 @@ from queueworker_operator.api.revisions import Revision, revision_name
 from queueworker_operator.api.template import worker_container
 from queueworker_operator.api.types import Metadata, Protocol
 from queueworker_operator.apiserver import Body
-from queueworker_operator.observe.pods import failure_of, is_alive, is_available, is_ready, started_at
+from queueworker_operator.observe.pods import (
+    failure_of,
+    is_alive,
+    is_available,
+    is_ready,
+    metrics_of,
+    started_at,
+)
 from queueworker_operator.plan.facts import RevisionFacts, WorkerFailure
 
+#: Where a worker serves /livez, /readyz, /metrics and /status.
+ADMIN_PORT = 8077
 #: The epoch of the operator that last wrote a child: a write of an earlier one is refused.
 ANNOTATION_EPOCH = "queueworker.dev/epoch"
 #: Hash of what the operator rendered when it created the child.
@@ -29,6 +38,8 @@ class Child:
     facts: RevisionFacts
     #: A label that finds it was taken away or changed by somebody: it is to be applied again.
     mislabelled: bool = False
+    #: Where its workers tell their metrics, by the name of the pod.
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def resource_version(self) -> str:
@@ -89,7 +100,7 @@ def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterabl
         protocol=target.protocol if is_target and target is not None else _protocol(body),
         started_at=max(map(started_at, filter(is_alive, mine)), default=None),
     )
-    return Child(body, facts, mislabelled)
+    return Child(body, facts, mislabelled, metrics_of(mine, ADMIN_PORT))
 
 
 def _named(body: Mapping[str, Any]) -> tuple[str, str]:

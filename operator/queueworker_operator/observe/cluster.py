@@ -19,8 +19,10 @@ from queueworker_operator.observe.kept import kept_bodies, kept_of, needs_kept
 from queueworker_operator.observe.pods import is_alive
 from queueworker_operator.observe.priority import watches_closely
 from queueworker_operator.observe.queues import QueueReadings
+from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.observe.secrets import NoUrl, broker_access
 from queueworker_operator.plan.facts import BrokerCheck, Facts, QueueFacts, Refusal, Unknown, Workers
+from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Samples
 
 #: Renders the Deployment of a revision with that many workers, ready to be applied.
 Render = Callable[[Metadata, Revision, int], Mapping[str, Any]]
@@ -46,6 +48,7 @@ async def look(
     api: ApiServer,
     checks: BrokerChecks,
     queues: QueueReadings,
+    sampled: WorkerSamples,
     resource: QueueWorker | InvalidQueueWorker,
     remembered: Refusal | None,
     render: Render,
@@ -77,7 +80,14 @@ async def look(
     revisions = tuple(child.facts for child in children.values())
     kept = None if bodies is None else kept_of(resource.metadata, bodies)
     workers = Workers(revisions, observed_at, refusals, kept, unattached)
-    return Look(Facts(workers, broker, queue, shared), children, made, bodies or {}, access)
+    samples: Samples | Unknown | NotSampled = NOT_SAMPLED
+    if isinstance(resource, QueueWorker):
+        places = {child.facts.name: child.metrics for child in children.values()}
+        metadata = resource.metadata
+        key = f"{metadata.namespace}/{metadata.name}"
+        samples = await sampled.latest(key, resource.status, resource.spec.queue.name, places)
+    facts = Facts(workers, broker, queue, shared, samples)
+    return Look(facts, children, made, bodies or {}, access)
 
 
 async def _nothing() -> None:

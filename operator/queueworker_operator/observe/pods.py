@@ -47,6 +47,17 @@ def started_at(pod: Body) -> datetime:
 is_available = is_ready
 
 
+def metrics_of(pods: Iterable[Body], port: int) -> dict[str, str]:
+    """Where each pod that serves tells its metrics, by its name."""
+    found = {}
+    for pod in pods:
+        address = str((pod.get("status") or {}).get("podIP") or "")
+        if address and is_ready(pod):
+            host = f"[{address}]" if ":" in address else address
+            found[_name(pod)] = f"http://{host}:{port}/metrics"
+    return found
+
+
 def failure_of(pods: Iterable[Body]) -> WorkerFailure | None:
     """Why workers do not get ready: the worst reason of the first pod that has one."""
     found = [f for pod in sorted(pods, key=_name) if not is_stopping(pod) for f in _failures(pod)]

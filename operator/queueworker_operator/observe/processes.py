@@ -28,6 +28,12 @@ async def observe_processes(
     return Workers(tuple(_facts(group, now, time) for group in groups), now, tuple(refusals))
 
 
+def metrics_of(group: ProcessGroup) -> dict[str, str]:
+    """Where each worker that serves tells its metrics, by its name."""
+    serving = [w for w in group.workers if w.ready and not w.stopping and w.pid is not None]
+    return {worker.name: f"http://127.0.0.1:{worker.admin_port}/metrics" for worker in serving}
+
+
 async def _look(worker: Worker, session: aiohttp.ClientSession) -> None:
     pid = worker.pid
     try:

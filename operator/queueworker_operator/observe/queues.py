@@ -117,7 +117,7 @@ class QueueReadings:
             # Of the moment before it was asked: a reading never counts as newer than it is.
             facts = _facts(reading, began, queue.quiet_since)
             queue.newest = replace(
-                facts, books=_books(reading, queue.watched_since or began, queue.backlog_since)
+                facts, books=_books(reading, queue.backlog_since), watched_since=queue.watched_since
             )
 
     def _forget(self, now: datetime) -> None:
@@ -177,7 +177,7 @@ def _facts(reading: QueueReading, observed_at: datetime, quiet_since: datetime |
     )
 
 
-def _books(reading: QueueReading, watched_since: datetime, backlog_since: datetime | None) -> Books | NoBooks:
+def _books(reading: QueueReading, backlog_since: datetime | None) -> Books | NoBooks:
     if reading.failures is None:
         return NoBooks()
     return Books(
@@ -186,7 +186,6 @@ def _books(reading: QueueReading, watched_since: datetime, backlog_since: dateti
         owned=reading.owned_by,
         committed=reading.success,
         failed=reading.failures,
-        watched_since=watched_since,
         backlog_since=backlog_since,
     )
 

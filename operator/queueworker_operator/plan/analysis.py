@@ -22,9 +22,10 @@ from queueworker_operator.api.gates import (
 from queueworker_operator.api.reasons import ConditionReason
 from queueworker_operator.api.schema import whole_seconds
 from queueworker_operator.api.types import Protocol
-from queueworker_operator.plan.gates import Judged, Measured, Side, judge
+from queueworker_operator.plan.gates import NEED_BOOKS, WITHOUT_BOOKS, Judged, Measured, Side, judge
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.queue_facts import Books, QueueFacts, Row, Unknown
+from queueworker_operator.plan.samples import NotSampled, Samples
 
 #: As often as its whole length an analysis may begin to measure anew before nobody waits for it any longer.
 _PATIENCE = 3
@@ -78,15 +79,16 @@ class Analysed:
 
 
 def analysed(
-    terms: Terms, subject: Subject, queue: QueueFacts | Unknown, before: AnalysisStatus | None, now: datetime
+    terms: Terms,
+    subject: Subject,
+    queue: QueueFacts,
+    samples: Samples | Unknown | NotSampled,
+    before: AnalysisStatus | None,
+    now: datetime,
 ) -> Analysed:
     """The next state. `before` is that of the last pass, None where none was begun at this step."""
-    if isinstance(queue, Unknown):
-        state = before or AnalysisStatus(
-            revision=subject.canary.revision, settings=terms.fingerprint, began_at=now
-        )
-        return Analysed(state, queue)
     books = read(subject, queue)
+    kept = isinstance(queue.books, Books)
     if before is None or (before.revision, before.settings) != (subject.canary.revision, terms.fingerprint):
         state = AnalysisStatus(
             revision=subject.canary.revision, settings=terms.fingerprint, began=books, began_at=now
@@ -103,42 +105,47 @@ def analysed(
         return _ended(terms, before, Verdict.INCONCLUSIVE, text)
     if now - (before.killed_at or before.began_at) < waits:
         return Analysed(before, _measuring(terms))
-    if books is None or before.began is None:
-        return _without_books(terms, before, length, now)
-    assert isinstance(queue.books, Books)
-    if before.measured is None or before.measured.at < whole_seconds(queue.books.watched_since):
+    blind = [gate for gate in terms.chosen if gate.type in NEED_BOOKS and gate.waiver is None]
+    if blind and not kept:
+        # No time would change that.
+        return _judged(terms, before, tuple((gate, WITHOUT_BOOKS) for gate in blind), books)
+    watched = queue.watched_since
+    if before.measured is None or (watched and before.measured.at < whole_seconds(watched)):
         return Analysed(before.model_copy(update={"measured": books}), _measuring(terms))
     if books.at - before.measured.at < length:
         return Analysed(before, _measuring(terms))
-    since = queue.books.backlog_since
+    since = queue.books.backlog_since if isinstance(queue.books, Books) else None
+    own = subject.canary.revision
+    ours = isinstance(samples, Samples) and whole_seconds(samples.window) == before.measured.at
     measured = Measured(
         before.began,
         before.measured,
         books,
+        kept,
         subject.canary,
         subject.stable,
         backlogged=since is not None and whole_seconds(since) <= before.measured.at,
-        most_owned=queue.books.most_owned(subject.canary.revision),
+        most_owned=queue.books.most_owned(own) if isinstance(queue.books, Books) else 0,
         bound=subject.bound,
+        samples=samples if ours or isinstance(samples, Unknown) else NotSampled(),
+        now=now,
     )
     found = tuple((gate, judge(gate, measured)) for gate in terms.chosen)
     return _judged(terms, before, found, books)
 
 
-def read(subject: Subject, queue: QueueFacts) -> BooksStatus | None:
-    """The books as the status keeps them; None where the broker keeps none."""
-    books = queue.books
+def read(subject: Subject, queue: QueueFacts) -> BooksStatus:
+    """The books as the status keeps them; all zeros where the broker keeps none."""
+    books, at = queue.books, whole_seconds(queue.observed_at)
     if not isinstance(books, Books):
-        return None
+        return BooksStatus(at=at, canary=Counts(), stable=Counts())
     stable = (
         _counts(books.legacy(), 0)
         if subject.stable_protocol is Protocol.LEGACY
         else _of(books, subject.stable.revision)
     )
     canary = _of(books, subject.canary.revision)
-    return BooksStatus(
-        at=whole_seconds(queue.observed_at), server=books.server[:253], canary=canary, stable=stable
-    )
+    return BooksStatus(at=at, server=books.server[:253], canary=canary, stable=stable)
 
 
 def _of(books: Books, revision: str) -> Counts:
@@ -157,24 +164,11 @@ def _counts(row: Row, unbooked: int) -> Counts:
     )
 
 
-def _without_books(terms: Terms, before: AnalysisStatus, length: timedelta, now: datetime) -> Analysed:
-    """JetStream counts nothing for each revision: only what is waived does not ask for it."""
-    none = Judged(
-        Verdict.INCONCLUSIVE,
-        "the broker keeps no books of each revision (JetStream): waive this gate, and say why.",
-    )
-    nobody = Unknown("the broker keeps no books", now)
-    found = tuple((gate, judge(gate, nobody) if gate.waiver is not None else none) for gate in terms.chosen)
-    if all(one.verdict is Verdict.WAIVED for _, one in found) and now - before.began_at < length:
-        return Analysed(before, _measuring(terms))
-    return _judged(terms, before, found, None)
-
-
 def _judged(
     terms: Terms,
     before: AnalysisStatus,
     found: tuple[tuple[Gate, Judged], ...],
-    again_from: BooksStatus | None,
+    again_from: BooksStatus,
 ) -> Analysed:
     """What follows from the verdicts of a window."""
     by = {verdict: [(g, j) for g, j in found if j.verdict is verdict] for verdict in Verdict}

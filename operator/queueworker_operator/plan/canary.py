@@ -31,7 +31,9 @@ from queueworker_operator.plan.analysis import Analysed, Subject, Terms, analyse
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.gates import Side
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
+from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
 from queueworker_operator.plan.rolling import Decision
+from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.split import is_empty, serving
 from queueworker_operator.plan.steps import Place, Split, pause_is_over, split_at, walk
@@ -97,6 +99,7 @@ class Canary:
     terms: Mapping[int, Terms]
     #: The analysis that was begun at this place.
     analysis: AnalysisStatus | None
+    samples: Samples | Unknown | NotSampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,8 @@ def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
             return pause_is_over(pause, since, now)
         arm = _arm_at(situation, canary, index)
         before = canary.analysis if index == canary.place.index else None
-        found = analysed(canary.terms[index], _subject(arm), situation.queue, before, now)
+        assert isinstance(situation.queue, QueueFacts), "nothing is judged unseen"
+        found = analysed(canary.terms[index], _subject(arm), situation.queue, canary.samples, before, now)
         looked[index] = arm, found
         return found.guard
 

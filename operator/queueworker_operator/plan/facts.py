@@ -15,6 +15,7 @@ from queueworker_operator.api.types import Protocol
 from queueworker_operator.plan.queue_facts import FRESH as FRESH
 from queueworker_operator.plan.queue_facts import QueueFacts as QueueFacts
 from queueworker_operator.plan.queue_facts import Unknown as Unknown
+from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,8 @@ class Facts:
     queue: QueueFacts | Unknown
     #: Revisions that another QueueWorker has workers of, on the same queue.
     shared: frozenset[str] = frozenset()
+    #: What workers say of themselves, while an analysis is under way.
+    samples: Samples | Unknown | NotSampled = NOT_SAMPLED
 
 
 def fresh_workers(facts: Facts, now: datetime) -> Workers | Unknown:

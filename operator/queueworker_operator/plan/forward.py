@@ -48,6 +48,7 @@ from queueworker_operator.plan.kept import find
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.requests import Heard, Pending, as_target, hear
 from queueworker_operator.plan.rolling import Decision, rolling
+from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.steps import Place, resume
 
@@ -137,7 +138,7 @@ def change_of(
         old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)
-    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, kept, gates)
+    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, kept, facts.samples, gates)
     stable = previous.stable
     if heard.rolled_back and stable and stable.revision != heard.rolled_back.revision:
         return _back(seen, heard.rolled_back.revision)
@@ -162,6 +163,7 @@ class _Seen:
     place: Place | None
     now: datetime
     kept: tuple[Kept, ...]
+    samples: Samples | Unknown | NotSampled
     gates: tuple[GateStatus, ...] = ()
 
     def change(
@@ -307,6 +309,7 @@ def _canary(seen: _Seen) -> Change:
         spec.effective_prefetch,
         terms_of(spec),
         None if heard.again else begun(seen.situation.previous.rollout, seen.wanted.name, seen.place),
+        seen.samples,
     )
     at = walked(seen.situation, canary, seen.now)
     if at.judged is not None:

@@ -1,15 +1,18 @@
-"""The gates: what two readings of the books say of an arm beside the stable revision. Pure.
+"""The gates: what two looks say of an arm beside the stable revision. Pure.
 
-Each reads what the broker counted, which is exact also for workers that were killed in between. Whoever lacks
-a number says so: nothing that was not seen passes.
+Two of them read what the broker counted, which is exact also for workers that were killed in between; two
+read what workers said that lived through the window. Whoever lacks a number says so: nothing that was not
+seen passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from queueworker_operator.api.gates import (
+    MAX_PERCENT_OF_STABLE,
     MIN_PERCENT_OF_STABLE,
     BooksStatus,
     Counts,
@@ -18,11 +21,29 @@ from queueworker_operator.api.gates import (
     Verdict,
 )
 from queueworker_operator.plan.queue_facts import Unknown
+from queueworker_operator.plan.samples import (
+    NotSampled,
+    Samples,
+    Sum,
+    count,
+    quantile_bound,
+    surely_above,
+)
 
 #: What cannot be a coincidence: standard errors.
 _SURE = 3.0
 #: Of a hundred settled messages, this many more than the stable revision rejects may be rejected.
 _MORE_REJECTED = 1.0
+#: Seconds of CPU a second for each worker that are not counted: polling, renewing, being asked.
+_IDLE = 0.02
+#: Seconds that are added to every limit: of a handler, and of a wait, which is known to a second only.
+_SHORTEST, _COARSEST = 0.001, 1.0
+#: Of all messages, the part that is compared: the middle one, and the slow ones.
+_SHARES = (0.5, 0.95, 0.99)
+
+
+#: Gates that read the broker's books of each revision.
+NEED_BOOKS = (GateType.QUEUE_PROGRESS, GateType.USAGE_ACCOUNTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +61,8 @@ class Measured:
     began: BooksStatus
     start: BooksStatus
     end: BooksStatus
+    #: Whether the broker keeps books of each revision.
+    kept: bool
     canary: Side
     stable: Side
     #: Work waited at every look between `start` and `end`.
@@ -47,6 +70,9 @@ class Measured:
     #: The most deliveries that one process of the arm owns, and the most that it may.
     most_owned: int
     bound: int
+    #: What workers said since `start`.
+    samples: Samples | Unknown | NotSampled
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +84,19 @@ class Judged:
     samples: int = 0
 
 
-def judge(gate: Gate, measured: Measured | Unknown) -> Judged:
+WITHOUT_BOOKS = Judged(
+    Verdict.INCONCLUSIVE,
+    "the broker keeps no books of each revision (JetStream): waive this gate, and say why.",
+)
+
+
+def judge(gate: Gate, measured: Measured) -> Judged:
     """What one gate makes of a window that is over."""
     if gate.waiver is not None:
         return Judged(Verdict.WAIVED, f"left out: {gate.waiver}")
-    if isinstance(measured, Unknown):
-        return Judged(Verdict.ERROR, measured.reason)
-    if lost := _lost(measured):
+    if gate.type in NEED_BOOKS and not measured.kept:
+        return WITHOUT_BOOKS
+    if gate.type in NEED_BOOKS and (lost := _lost(measured)):
         return Judged(Verdict.INCONCLUSIVE, lost)
     return _JUDGES[gate.type](gate, measured)
 
@@ -148,8 +180,80 @@ def _usage_accounting(gate: Gate, measured: Measured) -> Judged:
     return Judged(Verdict.PASSED, f"{shown}.", samples)
 
 
+def _cpu_efficiency(gate: Gate, measured: Measured) -> Judged:
+    """CPU time for each settled message. What an idle worker costs is not held against it."""
+    sides = _sampled(gate, measured)
+    if isinstance(sides, Judged):
+        return sides
+    canary, stable = sides
+    most = _at_most(gate)
+    own, usual = canary.cpu_seconds / canary.settled, stable.cpu_seconds / stable.settled
+    shown = f"{_seconds(own)} of CPU for each message, {_seconds(usual)} of the stable revision's"
+    shown += f": {_percent(own / usual)}, at most {most} %" if usual else ""
+    allowed = most / 100 * usual * canary.settled + _IDLE * canary.seconds
+    verdict = Verdict.FAILED if canary.cpu_seconds > allowed else Verdict.PASSED
+    return Judged(verdict, f"{shown}.", canary.settled)
+
+
+def _latency(gate: Gate, measured: Measured) -> Judged:
+    """How long handlers take, and how long messages waited for them: the middle, and the slow ones."""
+    sides = _sampled(gate, measured)
+    if isinstance(sides, Judged):
+        return sides
+    canary, stable = sides
+    told, slow = [], []
+    for what, own, usual, least in (
+        ("handlers take", canary.durations, stable.durations, _SHORTEST),
+        ("messages wait", canary.latencies, stable.latencies, _COARSEST),
+    ):
+        if min(count(own), count(usual)) < gate.min_samples:
+            return _too_few(f"{count(own)} and {count(usual)} measured", gate, canary.settled)
+        for share in _SHARES:
+            bound, beside = quantile_bound(own, share), quantile_bound(usual, share)
+            limit = _at_most(gate) / 100 * beside + least
+            above = surely_above(own, limit) / count(own)
+            error = _SURE * (share * (1 - share)) ** 0.5 * (count(own) ** -0.5 + count(usual) ** -0.5)
+            text = f"{what} up to {_seconds(bound)} at p{share * 100:.0f}, {_seconds(beside)} beside"
+            told.append(text)
+            if above > 1 - share + error:
+                slow.append(text)
+    if slow:
+        text = "; ".join(slow)
+        return Judged(Verdict.FAILED, f"{text}: at most {_at_most(gate)} %.", canary.settled)
+    return Judged(Verdict.PASSED, f"{'; '.join(told[1::3])}.", canary.settled)
+
+
+def _sampled(gate: Gate, measured: Measured) -> tuple[Sum, Sum] | Judged:
+    """Both sides as their workers tell it, or why they cannot be compared."""
+    samples = measured.samples
+    if isinstance(samples, Unknown):
+        return Judged(Verdict.ERROR, samples.reason)
+    if isinstance(samples, NotSampled):
+        return Judged(Verdict.ERROR, "nobody has asked the workers yet")
+    sides = [samples.of(side.revision, measured.now) for side in (measured.canary, measured.stable)]
+    for side, found in zip((measured.canary, measured.stable), sides, strict=True):
+        if not found.workers:
+            return Judged(
+                Verdict.INCONCLUSIVE,
+                f"no worker of {side.revision} could be asked for its metrics at both ends of the window "
+                "(one that was restarted does not count; one of protocol Legacy has none): measure again, "
+                "or waive this gate.",
+            )
+    canary, stable = sides
+    if min(canary.settled, stable.settled) < gate.min_samples:
+        text = f"{canary.settled} settled by the canary, {stable.settled} by the stable"
+        return _too_few(text, gate, canary.settled)
+    return canary, stable
+
+
+def _at_most(gate: Gate) -> int:
+    return MAX_PERCENT_OF_STABLE if gate.max_percent_of_stable is None else gate.max_percent_of_stable
+
+
 _JUDGES: Mapping[GateType, Callable[[Gate, Measured], Judged]] = {
     GateType.QUEUE_PROGRESS: _queue_progress,
+    GateType.CPU_EFFICIENCY: _cpu_efficiency,
+    GateType.LATENCY: _latency,
     GateType.USAGE_ACCOUNTING: _usage_accounting,
 }
 
@@ -175,6 +279,12 @@ def _between(was: Counts, is_: Counts) -> Counts:
 
 def _settled(counts: Counts) -> int:
     return counts.committed + counts.rejected
+
+
+def _seconds(value: float) -> str:
+    if value == float("inf"):
+        return "more than every bucket"
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def _percent(share: float) -> str:

@@ -67,8 +67,7 @@ class Books:
     #: Of all workers, those of protocol Legacy included: commits, and rejections with dead letters.
     committed: int
     failed: int
-    #: Since when the queue was read without a gap, and since when each of these readings showed ready work.
-    watched_since: datetime
+    #: Since when every reading showed ready work; None while none waits.
     backlog_since: datetime | None
 
     def row(self, revision: str) -> Row:
@@ -116,6 +115,8 @@ class QueueFacts:
     #: Since when every reading showed an empty registry and no movement; None while something is there.
     quiet_since: datetime | None = None
     books: Books | NoBooks = NoBooks()
+    #: Since when the queue was read without a long gap; None where nobody keeps track.
+    watched_since: datetime | None = None
 
     @property
     def private(self) -> int:

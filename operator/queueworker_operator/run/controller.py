@@ -26,6 +26,7 @@ from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look
 from queueworker_operator.observe.neighbours import Neighbours
 from queueworker_operator.observe.queues import QueueReadings
+from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.plan.facts import Refusal
 from queueworker_operator.plan.planner import plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
@@ -57,6 +58,7 @@ class Controller:
         self._api, self._lease, self._metrics, self._clock = api, lease, metrics, clock
         self._namespaces, self._resync_seconds, self._instance = namespaces, resync_seconds, instance
         self._checks, self._queues = BrokerChecks(clock), QueueReadings(clock)
+        self._samples = WorkerSamples(clock)
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
         self._verified: dict[Key, dict[str, Verified]] = {}
@@ -104,6 +106,7 @@ class Controller:
             await asyncio.gather(keeping, resyncing, return_exceptions=True)
             await queue.close()
             await self._queues.close()
+            await self._samples.close()
 
     async def _resync(self) -> None:
         loop = asyncio.get_running_loop()
@@ -139,6 +142,7 @@ class Controller:
     async def _reconcile(self, key: Key) -> float | None:
         body = await self._api.find(queueworkers(*key))
         if body is None:
+            self._samples.forget(f"{key.namespace}/{key.name}")
             return None
         try:
             resource = parse(body)
@@ -149,6 +153,7 @@ class Controller:
             self._api,
             self._checks,
             self._queues,
+            self._samples,
             resource,
             self._refusals.get(key),
             lambda owner, revision, replicas: render(owner, revision, replicas, self._lease.epoch),

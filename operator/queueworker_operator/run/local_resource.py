@@ -29,8 +29,9 @@ from queueworker_operator.api.types import (
 )
 from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.priority import watches_closely
-from queueworker_operator.observe.processes import observe_processes
+from queueworker_operator.observe.processes import metrics_of, observe_processes
 from queueworker_operator.observe.queues import QueueReadings
+from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
@@ -55,6 +56,7 @@ from queueworker_operator.plan.actions import (
 )
 from queueworker_operator.plan.facts import Facts, QueueFacts, Refusal, Unknown
 from queueworker_operator.plan.planner import plan
+from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.run.local_broker import BrokerWatch, Located, Location
 from queueworker_operator.run.local_file import Document, with_values
 from queueworker_operator.run.local_memory import Remembered
@@ -95,7 +97,7 @@ class LocalResource:
         self.orphans: dict[str, ProcessGroup] = {}
         self.left_work = 0
         self.broker = BrokerWatch(clock, host.wake)
-        self._queues = QueueReadings(clock)
+        self._queues, self._samples = QueueReadings(clock), WorkerSamples(clock)
         #: Why the last action on the broker failed, until one succeeds.
         self._broker_failed = ""
         self._uid = str(uuid.uuid4())
@@ -225,7 +227,7 @@ class LocalResource:
         )
         resource = replace(self._asked, metadata=metadata, status=self.status)
         self.broker.closely = isinstance(resource, QueueWorker) and watches_closely(resource)
-        facts = Facts(workers, self.broker.answer, await self._queue(), shared)
+        facts = Facts(workers, self.broker.answer, await self._queue(), shared, await self._sampled())
         try:
             for action in plan(resource, facts, self._clock()).actions:
                 await self._act(action)
@@ -236,13 +238,18 @@ class LocalResource:
         if self.deleting and not self._finalizers and not any(g.workers for g in self.groups.values()):
             self.gone = True
             self.broker.stop()
-            await self._queues.close()
+            await self._hang_up()
             self._host.say(self.name, "is gone")
 
     async def _queue(self) -> QueueFacts | Unknown:
         if self._located is None or self._accepted is None:
             return Unknown("the broker has not been found yet", self._clock())
         return await self._queues.latest(Access(self._located.url), self._accepted.spec)
+
+    async def _sampled(self) -> Samples | Unknown | NotSampled:
+        places = {group.revision.name: metrics_of(group) for group in self.groups.values()}
+        queue = self._accepted.spec.queue.name if self._accepted else ""
+        return await self._samples.latest(self.name, self.status, queue, places)
 
     async def _on_the_broker(self, action: BrokerAction) -> None:
         """Raises BrokerError."""
@@ -332,10 +339,14 @@ class LocalResource:
     async def drain(self) -> None:
         """Stop every worker: SIGTERM, their time, then SIGKILL."""
         self.broker.stop()
-        await self._queues.close()
+        await self._hang_up()
         for group in self.groups.values():
             group.scale(0)
         await asyncio.gather(*(group.ended() for group in self.groups.values()))
+
+    async def _hang_up(self) -> None:
+        await self._queues.close()
+        await self._samples.close()
 
     def kill(self) -> None:
         """End every worker at once."""
