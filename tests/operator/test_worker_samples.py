@@ -63,7 +63,7 @@ class Workers:
             await asyncio.sleep(60)
         text = fleet_text(self.settled.get(name, 0))
         if name in self.restarted:
-            text = text.replace("process_start_time_seconds ", "process_start_time_seconds 1")
+            text = text.replace("\nprocess_start_time_seconds ", "\nprocess_start_time_seconds 1")
         return web.Response(text=text)
 
     def urls(self, *names: str) -> dict[str, str]:
