@@ -102,18 +102,3 @@ async def test_what_a_killed_worker_reserved_is_returned_before_the_resource_goe
     reading = await jobs.read()
     assert (reading.ready, reading.private, reading.fences) == (10, 0, {})
     assert await up.stop() == 0
-
-
-async def test_a_fence_is_forgotten_when_its_time_is_over(up: Up, jobs: Jobs) -> None:
-    kept = {"rollback": {"keepFencesSeconds": 1}}
-    up.write(resource(version="v1", **kept))
-    await up.start()
-    first = await up.ready()
-    up.write(resource(version="v2", **kept))
-    second = await up.ready(generation=2)
-    up.write(resource(version="v1", **kept))
-    assert await up.ready(generation=3) == first
-    await up.until("the end of the fence", lambda: "FenceForgotten" in up.events())
-    assert f"{second} is fenced: none of its workers" in up.output
-    assert (await jobs.read()).fences == {}
-    assert await up.stop() == 0

@@ -5,19 +5,24 @@ from __future__ import annotations
 import signal
 
 from tests.local.running import Jobs, Up, resource, running, until
+from tests.local.test_plugin import plugin
 
 BACK = {"id": "1", "action": "Rollback"}
 
 
 async def test_a_rollback_to_a_kept_revision_stays_until_it_is_taken_back(up: Up, jobs: Jobs) -> None:
-    up.write(resource(version="v1"))
+    """Its fence does not stay: nobody of the revision is left."""
+    short = {"keepFencesSeconds": 1}
+    up.write(resource(version="v1", rollback=short))
     await up.start()
     first = await up.ready()
-    up.write(resource(version="v2"))
+    up.write(resource(version="v2", rollback=short))
     second = await up.ready(generation=2)
     assert up.of()["status"]["kept"] == [second, first]
+    _, shown, _ = await plugin("get", "work", "--local", str(up.state_dir))
+    assert f"kept to go back to: {first}" in shown
 
-    up.write(resource(version="v2", request=BACK))
+    up.write(resource(version="v2", request=BACK, rollback=short))
     await up.until("the rollback", lambda: up.condition("Ready")["reason"] == "RolledBack")
     assert up.stable() == first
     assert not up.pids(revision=second)
@@ -25,6 +30,8 @@ async def test_a_rollback_to_a_kept_revision_stays_until_it_is_taken_back(up: Up
         "RollbackStarted",
         "RolledBack",
     ]
+    await up.until("the end of the fence", lambda: "FenceForgotten" in up.events())
+    assert (await jobs.read()).fences == {}
     await jobs.publish(["old"])
     assert (await jobs.finished(1)).ledger[first].committed == 1
 
@@ -36,20 +43,9 @@ async def test_a_rollback_to_a_kept_revision_stays_until_it_is_taken_back(up: Up
     await up.until("what it was", lambda: up.condition("Ready")["reason"] == "RolledBack")
     assert {row["revision"] for row in up.of()["processes"]} == {first}
 
-    up.write(resource(version="v2", request={"id": "2", "action": "Retry"}))
+    up.write(resource(version="v2", request={"id": "2", "action": "Retry"}, rollback=short))
     await up.until("the retry", lambda: up.stable() == second)
     await up.ready()
     await jobs.publish(["new"])
     assert (await jobs.finished(2)).ledger[second].committed == 1
-    assert await up.stop() == 0
-
-
-async def test_a_revision_that_is_not_kept_is_refused(up: Up) -> None:
-    up.write(resource())
-    await up.start()
-    stable = await up.ready()
-    up.write(resource(request=BACK | {"revision": "h1-00000000-p1"}))
-    await up.until("the answer", lambda: "RequestIgnored" in up.events())
-    assert f"is not kept for this broker (kept: {stable})" in up.output
-    assert await up.ready() == stable
     assert await up.stop() == 0
