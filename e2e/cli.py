@@ -13,6 +13,7 @@ import click
 from e2e import appimages, cluster, doctor, engine, network, programs, servers
 from e2e.failure import SetupError
 from e2e.progress import Progress
+from e2e.rollbacks import rollbacks
 
 NAME_OPTION = click.option("--name", default="dev", show_default=True, help="The cluster's name.")
 
@@ -207,6 +208,9 @@ def _docker() -> engine.Engine:
             "docker: no engine answers, so there is no cluster; `python -m e2e cluster up` starts one"
         )
     return found
+
+
+commands.add_command(rollbacks)
 
 
 @commands.command("partition")
