@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -38,6 +39,7 @@ async def test_what_does_not_end_is_told(tmp_path: Path) -> None:
     assert str(tmp_path) in text
 
 
+@pytest.mark.soak
 async def test_what_the_record_says_besides_is_a_fault(tmp_path: Path) -> None:
     """Somebody handles what nobody published."""
     running = asyncio.create_task(
