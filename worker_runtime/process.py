@@ -37,7 +37,6 @@ from worker_runtime.channel import HELD_BACK, WorkerConfig, WorkerEnd
 from worker_runtime.execution import describe
 from worker_runtime.hooks import HookKind
 from worker_runtime.job import Job
-from worker_runtime.keeping import keep_going
 from worker_runtime.loading import AppImportError, load_app
 from worker_runtime.pausing import pause
 from worker_runtime.renewal import Heartbeat, Renewal
@@ -75,7 +74,7 @@ class WorkerProcess:
         self._display_url = ""
         self._starting_problem = ""
         self._states: list[QueueState] = []
-        self._heartbeat = Heartbeat(lambda: self._states)
+        self._heartbeat = Heartbeat(lambda: self._states, self._loop.call_soon_threadsafe)
         self._deadline: asyncio.TimerHandle | None = None
         #: Monotonic time by which this process has to be gone.
         self._gone_by = 0.0
@@ -208,11 +207,6 @@ class WorkerProcess:
             raise FatalError(exits.FAULT, str(error)) from error
 
     async def _main(self, app: App) -> int:
-        tick = asyncio.create_task(
-            keep_going(self._heartbeat.tick, "the beat of the event loop", self._give_up_from_here),
-            name="heartbeat",
-        )
-        await asyncio.sleep(0)
         self._background.keep(self._heartbeat.watch, "the watch over the event loop", self._give_up)
         try:
             app.apply(self._settings, self._config.given)
@@ -229,11 +223,6 @@ class WorkerProcess:
             return await self._consume(app, jobs, broker)
         except RegistrationError as error:
             raise FatalError(exits.FAULT, str(error)) from error
-        finally:
-            tick.cancel()
-
-    def _give_up_from_here(self, why: str) -> None:
-        self._background.loop.call_soon_threadsafe(self._give_up, why)
 
     async def _reach(self, broker: Broker, jobs: list[Job]) -> bool:
         """Wait for the broker; False when a stop came first. A refusal is fatal, an absence is not: a worker

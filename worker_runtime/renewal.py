@@ -21,9 +21,11 @@ from worker_runtime.state import QueueState
 
 #: Seconds without a turn of the main loop that count as a stall.
 STALL = 1.0
-#: Seconds between two turns of the main loop that are noted, and between two looks at them. A hundred idle
-#: workers on one machine are to cost little: each wake-up of each is paid for.
+#: Seconds between two turns of the main loop that are asked for, and between two looks at them. A hundred
+#: idle workers on one machine are to cost little: each wake-up of each is paid for.
 BEAT = STALL / 2
+#: Seconds without an answer after which a look tells; looks are not to the millisecond.
+NOTICED = STALL * 0.95
 #: Seconds between two looks whether there is something new to announce.
 LOOK = 0.5
 #: Seconds between two looks at the delayed retries, where this worker knows of none that is due earlier. A
@@ -221,47 +223,58 @@ class Renewal:
 
 
 class Heartbeat:
-    """Ticks on the main loop; watched from the background loop."""
+    """Watches the main loop from the background loop: asks it for a turn while there is work in this process.
+    A process that waits for work is not woken for that: each of its receives is a turn. Looks, too, whether
+    the broker owes an answer. `ask` has the main loop call something soon, from any thread."""
 
     def __init__(
-        self, states: Callable[[], list[QueueState]], clock: Callable[[], float] = time.monotonic
+        self,
+        states: Callable[[], list[QueueState]],
+        ask: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._states = states
+        self._ask = ask
         self._clock = clock
         self._beat = clock()
+        self._asked = 0.0
 
-    async def tick(self) -> None:
+    def _turned(self) -> None:
         """Run on the main loop."""
-        while True:
-            now = self._clock()
-            # Of a time in which this loop stood still, hardly anything counts: nobody could read an answer.
-            passed, self._beat = min(now - self._beat, STALL), now
-            for state in self._states():
-                state.silence.look(passed)
-            await until_next(BEAT)
+        self._beat = self._clock()
 
     async def watch(self) -> None:
         """Run on the background loop. Tells once when a stall is noticed and once when it is over; and when
         this loop stood still as well, which only something that stops the whole process can do."""
-        began, culprits = 0.0, ""
+        began, culprits, looked = 0.0, "", self._clock()
         while True:
-            beat = self._beat
-            if began and beat != began:
+            now, beat, asked = self._clock(), self._beat, self._asked
+            unanswered = asked > beat
+            if began and not unanswered:
                 log.warning(
                     "event loop runs again after a stall of %.1f s: %s",
                     beat - began,
                     culprits or "no handler ran",
                 )
                 began = 0.0
-            elif not began and self._clock() - beat > STALL:
-                began, culprits = beat, self._running()
+            elif unanswered and not began and now - asked > NOTICED:
+                began = beat if asked - beat < 2 * BEAT else asked
+                culprits = self._running()
                 log.warning(
                     "event loop has stood still for %.1f s: %s. While it does, nothing is received or "
                     "settled in this process; renewal goes on. %s",
-                    self._clock() - beat,
+                    now - began,
                     culprits or "no handler runs",
                     _BLOCKED if culprits else _STARVED,
                 )
+            # Of a time in which a loop stood still, hardly anything counts: nobody could read an answer.
+            passed, looked = 0.0 if unanswered else min(now - looked, STALL), now
+            states = self._states()
+            for state in states:
+                state.silence.look(passed)
+            if not unanswered and not (states and all(_waits_for_work(state) for state in states)):
+                self._asked = self._clock()
+                self._ask(self._turned)
             ran, asleep = self._names(), self._clock()
             await until_next(BEAT)
             stood = self._clock() - asleep
@@ -283,3 +296,7 @@ class Heartbeat:
             for state in self._states()
             for delivery in state.running_now()
         ]
+
+
+def _waits_for_work(state: QueueState) -> bool:
+    return not state.outstanding and state.silence.waits(state.clock())

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 #: Seconds beyond what an answer may take.
 PATIENCE = 3.0
+#: Seconds for which a receive that waits is a sign that the main thread turns.
+SIGN = 2.5
 
 
 class Silence:
     """Of one queue in one process. `block` is the longest wait of a receive, in seconds. The main thread
-    marks and looks; any thread may read `text`."""
+    marks, the background thread looks; any thread may read `text`."""
 
     __slots__ = ("_limits", "_seen", "_waited", "receive", "settle", "text")
 
@@ -22,6 +24,11 @@ class Silence:
         self._limits = (block + PATIENCE, PATIENCE)
         self._seen = (0.0, 0.0)
         self._waited = [0.0, 0.0]
+
+    def waits(self, now: float) -> bool:
+        """Whether all that the broker owes is the answer to a receive, and that one began not long ago."""
+        began = self.receive
+        return not self.settle and bool(began) and now - began < SIGN
 
     def look(self, passed: float) -> None:
         """`passed`: seconds since the last look in which this process could have read an answer."""

@@ -237,6 +237,36 @@ async def _blocked(site: Site, count: int) -> bool:
     return bool(clients["blocked_clients"] >= count)
 
 
+@pytest.mark.parametrize("fault", [Fault.PASS, Fault.CUT_BEFORE, Fault.CUT_AFTER])
+@pytest.mark.parametrize("name", ["promote_delayed", "reserve"])
+async def test_a_wait_that_brought_nothing_ends_with_a_look_for_retries(
+    name: str, fault: Fault, standalone: Site, redis_server: EmbeddedRedis
+) -> None:
+    await standalone.publish(b"1")
+    first = standalone.consumer("first")
+    assert await settle(first, (await receive(first)).deliveries, Action.RETRY) == [Outcome.REJECTED]
+    struck = False
+
+    def strike(seen: Seen) -> Fault:
+        nonlocal struck
+        looks = seen.name == "promote_delayed" or proxy.log[-2].name == "promote_delayed"
+        if struck or seen.name != name or not looks:
+            return Fault.PASS
+        struck = True
+        return fault
+
+    async with FaultProxy(redis_server.port, before=strike) as proxy:
+        consumer = standalone.consumer(timing=dataclasses.replace(CALM, block=0.05), url=proxy.url)
+        received = await receive(consumer)
+        assert struck
+        assert [(one.payload, one.attempts) for one in received.deliveries] == [(b"1", 1)]
+        assert await settle(consumer, received.deliveries, Action.COMMIT) == [Outcome.COMMITTED]
+        await consumer.close()
+    reading = await standalone.read()
+    assert (reading.success, reading.private, len(reading.reservations)) == (1, 0, 0)
+    assert reading.ledger["r1"].claimed == 2
+
+
 async def _owned_twin(site: Site) -> Callable[[], Awaitable[None]]:
     push(site, envelope("twin", b"0"))
     owner = site.consumer("owner", "r0")

@@ -37,8 +37,8 @@ LOOPS = {
     "announce": "worker_runtime.brokers.redis.renewer:RedisRenewer.announce",
     "roster": "worker_runtime.state:QueueState.presence",
     "report": "worker_runtime.state:QueueState.report",
-    "beat": "worker_runtime.renewal:Heartbeat.tick",
     "watch": "worker_runtime.renewal:Heartbeat.watch",
+    "silence": "worker_runtime.silence:Silence.look",
 }
 
 SOURCE = """

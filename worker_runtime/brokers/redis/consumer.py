@@ -34,7 +34,7 @@ from worker_runtime.brokers.redis.poison import encode_why
 from worker_runtime.brokers.redis.reasons import encode_reason
 from worker_runtime.brokers.redis.reservation import Reservation
 from worker_runtime.brokers.redis.scripts import Call
-from worker_runtime.brokers.redis.wire import Command, LostReplyError
+from worker_runtime.brokers.redis.wire import Command, LostReplyError, ReplyError
 from worker_runtime.envelope import retry_envelope
 
 _LETTERS = {
@@ -59,6 +59,8 @@ _VERDICTS: dict[int, tuple[Outcome, str]] = {
 
 #: Seconds between two questions whether a server has room again.
 _ROOM_PAUSE = 0.5
+#: In seconds. A receive that begins so soon after the last one found nothing begins with its wait.
+_STILL_EMPTY = 0.1
 #: In seconds. Redis 6.2 rounds a millisecond down to 0, which means for ever.
 _SHORTEST_BLOCK = 0.01
 
@@ -82,6 +84,7 @@ class RedisConsumer:
         self._unfinished: Reservation | None = None
         self._one_at_a_time = asyncio.Lock()
         self._interrupted = False
+        self._empty_until = 0.0
         self._waited = False
         #: A wait is under way, or was given up: it may have moved something that nobody has heard of.
         self._moving = False
@@ -106,15 +109,17 @@ class RedisConsumer:
                 raise
 
     async def _receive(self, limit: int) -> Received:
-        received = await self._reserve_and_claim(limit)
-        if received.deliveries or received.poisoned or received.fenced or self._interrupted:
-            return received
+        if asyncio.get_running_loop().time() > self._empty_until:
+            received = await self._reserve_and_claim(limit)
+            if received.deliveries or received.poisoned or received.fenced or self._interrupted:
+                return received
+        self._empty_until = 0.0
         received, moved = await self._wait_and_take(limit)
         if received.fenced:
             # What our own wait moved would lie in staging until somebody else reserves.
             await self._unstage()
-        elif not moved and not received.deliveries and not self._interrupted and await self._promote():
-            received = await self._reserve_and_claim(limit)
+        elif not moved and not received.deliveries and not self._interrupted:
+            received = await self._promote_and_reserve(limit)
         return received
 
     def interrupt(self) -> None:
@@ -276,12 +281,25 @@ class RedisConsumer:
         reservation.claimed_before(reply[1:])
         return False
 
-    async def _promote(self) -> bool:
-        """Nothing came: look whether a delayed retry is due that no renewal thread has seen."""
-        moved, _ = await self._commands.run(
-            transitions.promote_delayed(self._keys), "look for retries that are due", replay=True
-        )
-        return bool(moved)
+    async def _promote_and_reserve(self, limit: int) -> Received:
+        """Nothing came: look whether a delayed retry is due that no renewal thread has seen, and reserve.
+        Both in one go, since every idle worker does it after every wait."""
+        reservation = self._begun()
+        promote, reserve = transitions.promote_delayed(self._keys), self._reserve(reservation, limit)
+        doing, promoted, taken = "look for retries that are due", None, None
+        reservation.asked = True
+        try:
+            promoted, taken = await self._commands.batch((promote.by_sha(), reserve.by_sha()), doing)
+        except BrokerUnavailableError:
+            pass  # One by one they are asked again, and followed to where they are sent.
+        if promoted is None or isinstance(promoted, ReplyError):
+            await self._commands.run(promote, doing, replay=True)
+        if taken is None or isinstance(taken, ReplyError):
+            return await self._reserve_and_claim(limit)
+        received = await self._claim_all(reservation, taken)
+        if received == Received():
+            self._empty_until = asyncio.get_running_loop().time() + _STILL_EMPTY
+        return received
 
     async def _unstage(self) -> None:
         while await self._commands.run(transitions.unstage(self._keys), "return staged work", replay=True):
