@@ -31,7 +31,7 @@ from e2e.install import install
 from e2e.progress import Progress
 from examples.demo.adding_up import summary
 from examples.demo.canary import CANARY_RESOURCE, canary_and_rollback
-from examples.demo.change import EVENT_FILE, RESOURCE, change_of_version
+from examples.demo.change import EVENT_FILE, RESOURCE, Until, change_of_version
 from examples.demo.picture import NAME, NAMESPACE, QUEUE, Progressing, drawn, is_ready
 from examples.demo.up import DemoFailed
 from worker_runtime.brokers.base import Inspector
@@ -150,12 +150,17 @@ async def look(progress: Progressing, place: Place, inspector: Inspector) -> Non
     progress.reading = await inspector.read(QUEUE)
 
 
-async def until(what: str, seconds: float, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise SetupError(f"{what} did not come within {seconds:.0f} s")
-        await asyncio.sleep(0.2)
+def patient(progress: Progressing) -> Until:
+    """Waits for what is to come, and says what is known when it does not."""
+
+    async def until(what: str, seconds: float, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                raise SetupError(f"{what} did not come within {seconds:.0f} s; {progress.why}")
+            await asyncio.sleep(0.2)
+
+    return until
 
 
 @asynccontextmanager
@@ -172,7 +177,7 @@ async def applied(
     try:
         await apply(text)
         async with drawn(progress, console, lambda: look(progress, place, inspector)):
-            await until("the first workers", READY_SECONDS, lambda: is_ready(progress.status))
+            await patient(progress)("the first workers", READY_SECONDS, lambda: is_ready(progress.status))
             took = time.monotonic() - begun
             console.print(f"{NAME} is ready {took:.1f} s after kubectl apply", highlight=False)
             yield apply
@@ -186,7 +191,7 @@ async def first_act(place: Place, url: str, console: Console) -> bool:
     progress = Progressing(jobs=len(events))
     text = RESOURCE.read_text()
     async with applied(progress, place, url, console, text) as apply:
-        await change_of_version(progress, url, events, text, apply, until, PATIENCE)
+        await change_of_version(progress, url, events, text, apply, patient(progress), PATIENCE)
     return await summary(progress, url, events, console)
 
 
@@ -195,7 +200,9 @@ async def second_act(place: Place, url: str, console: Console) -> bool:
     progress = Progressing()
     text = CANARY_RESOURCE.read_text()
     async with applied(progress, place, url, console, text) as apply:
-        published = await canary_and_rollback(progress, url, text, apply, until, console, PATIENCE)
+        published = await canary_and_rollback(
+            progress, url, text, apply, patient(progress), console, PATIENCE
+        )
     return await summary(progress, url, published, console)
 
 

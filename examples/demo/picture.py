@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -34,6 +35,8 @@ class Progressing:
     status: dict[str, Any] = field(default_factory=dict)
     #: Whether the broker counts for each revision (JetStream does not).
     keeps_ledger: bool = True
+    #: Why the last look failed; empty when it did not.
+    trouble: str = ""
 
     @property
     def settled(self) -> int:
@@ -51,6 +54,16 @@ class Progressing:
         rollout = self.status.get("rollout", {})
         step = f" {rollout['step']}" if rollout.get("step") else ""
         return f"{rollout.get('stage', 'starting')}{step}"
+
+    @property
+    def why(self) -> str:
+        """What is known of a wait that takes too long."""
+        if self.trouble:
+            return f"looking fails: {self.trouble}"
+        for condition in self.status.get("conditions", []):
+            if condition["type"] == "Ready" and condition["status"] != "True":
+                return f"{condition['reason']}: {condition['message']}"
+        return f"the stage is {self.now}"
 
     def books_of(self, revision: str) -> tuple[str, ...]:
         """What the broker says of a revision: its row of the ledger, else what its workers hold."""
@@ -86,6 +99,8 @@ def picture(progress: Progressing) -> Group:
     where = "waiting for the broker"
     if r := progress.reading:
         where = f"ready {r.ready}   reserved {r.reserved}   in work {r.owned}   failed {r.failed}"
+    if progress.trouble:
+        where += "\n" + escape(progress.why)
     return Group(f"[bold]{progress.now}[/]", bars, revisions, where)
 
 
@@ -95,7 +110,10 @@ def line(progress: Progressing) -> str:
     names = [name for name, row in progress.revisions.items() if row.get("replicas")] or list(ledger)
     said = "committed" if progress.keeps_ledger else "in hand"
     books = "  ".join(f"{name} {said} {progress.books_of(name)[0]}" for name in sorted(names))
-    return f"{progress.now:34} published {progress.published:5}  settled {progress.settled:5}  {books}"
+    trouble = f"  ({progress.why})" if progress.trouble else ""
+    return (
+        f"{progress.now:34} published {progress.published:5}  settled {progress.settled:5}  {books}{trouble}"
+    )
 
 
 @asynccontextmanager
@@ -105,16 +123,23 @@ async def drawn(
     """Look and draw as long as the block runs, and once more at its end. `look` reads the broker and the
     operator into `progress`."""
 
+    async def look_once() -> None:
+        try:
+            await look()
+            progress.trouble = ""
+        except Exception as error:  # it is shown, and the next look may work
+            progress.trouble = str(error) or type(error).__name__
+
     async def forever() -> None:
         if console.is_terminal:
             with Live(picture(progress), console=console, refresh_per_second=4) as live:
                 while True:
-                    await look()
+                    await look_once()
                     live.update(picture(progress))
                     await asyncio.sleep(LOOK)
         said = 0.0
         while True:
-            await look()
+            await look_once()
             if time.monotonic() >= said + LINE:
                 said = time.monotonic()
                 console.print(line(progress), highlight=False, markup=False)
@@ -123,7 +148,7 @@ async def drawn(
     drawing = asyncio.create_task(forever())
     try:
         yield
-        await look()
+        await look_once()
         await asyncio.sleep(2 * LOOK)  # the last picture shows the end
     finally:
         drawing.cancel()
