@@ -38,12 +38,19 @@ class Reservation:
         """Decode what a wait has moved. What cannot be decoded is left to reserve and claim."""
         envelope = decode_envelope(raw)
         if isinstance(envelope, Envelope):
-            self.moved = (raw, self._delivery(envelope, envelope.pid))
+            payload = bytes(envelope.payload)
+            self.moved = (
+                raw,
+                Delivery(
+                    envelope.pid, self._queue, payload, envelope.timestamp, envelope.attempts, self.token
+                ),
+            )
 
     def take(self, reply: Sequence[Any]) -> None:
         """Decode what reserve returned: a word, the deadline, raw payloads."""
         self.reserved = True
         self.deadline = reply[1]
+        queue, token = self._queue, self.token
         entries, seen = self.entries, set()
         for position, raw in enumerate(reply[2:]):
             envelope = decode_envelope(raw)
@@ -56,12 +63,9 @@ class Reservation:
             if pid in seen:
                 pid = new_pid()
             seen.add(pid)
-            entries.append(self._delivery(envelope, pid))
-
-    def _delivery(self, envelope: Envelope, pid: str) -> Delivery:
-        return Delivery(
-            pid, self._queue, bytes(envelope.payload), envelope.timestamp, envelope.attempts, self.token
-        )
+            entries.append(
+                Delivery(pid, queue, bytes(envelope.payload), envelope.timestamp, envelope.attempts, token)
+            )
 
     def hand_over(self) -> tuple[list[Delivery], int]:
         """What is owned and how many were put aside since the last time."""
