@@ -285,7 +285,7 @@ class Lane:
                 return
             if self._kills_left <= 0:
                 continue
-            harm = self._chance.choices(list(harms), weights=(5, 3, 1))[0]
+            harm = self._chance.choices(list(harms), weights=(4, 3, 3))[0]
             if await harms[harm]():
                 self.tally.kills[harm] += 1
                 self._kills_left -= 1

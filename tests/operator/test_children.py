@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -201,6 +202,22 @@ def test_stopping_pods_are_alive_and_not_ready() -> None:
     assert (child.facts.alive, child.facts.ready, child.facts.available) == (2, 1, 1)
     assert child.facts.coroutines == 2
     assert child.facts.caught_up
+
+
+def test_the_youngest_worker_is_the_one_whose_container_started_last() -> None:
+    resource = _resource()
+    live = _live(resource)
+    states: list[Body] = [{"running": {"startedAt": "2026-01-01T00:05:00Z"}}, {"waiting": {}}]
+    again = [{"name": "worker", "image": "mails:1", "state": state} for state in states]
+    pods = [_pod(live, "a"), _pod(live, "b", containerStatuses=again), _pod(live, "c", phase="Failed")]
+    pods[2]["metadata"]["creationTimestamp"] = "2026-01-01T00:09:00Z"
+    for some, expected in ((pods[:1], "2026-01-01T00:00:00+00:00"), (pods, "2026-01-01T00:05:00+00:00")):
+        child = child_of(live, resource.metadata, _revision(resource), some)
+        assert child is not None
+        assert child.facts.started_at == datetime.fromisoformat(expected)
+    nobody = child_of(live, resource.metadata, _revision(resource), pods[2:])
+    assert nobody is not None
+    assert nobody.facts.started_at is None
 
 
 @pytest.mark.parametrize(
