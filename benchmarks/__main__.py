@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import broker_command, profiling, transitions_command
+from benchmarks import broker_command, operator_command, profiling, transitions_command
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -16,6 +16,7 @@ def main(words: Sequence[str] | None = None) -> int:
     broker_command.add_commands(commands)
     profiling.add_command(commands)
     transitions_command.add_command(commands)
+    operator_command.add_command(commands)
     arguments = parser.parse_args(words)
     code: int = arguments.run(arguments)
     return code

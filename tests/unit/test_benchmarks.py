@@ -14,6 +14,9 @@ from benchmarks.__main__ import main
 from benchmarks.bars import Verdict, bars, nats_bars
 from benchmarks.contenders import all_peers, nats_peers
 from benchmarks.nats_scenarios import NATS_SCENARIOS
+from benchmarks.operator_command import Figures as OperatorFigures
+from benchmarks.operator_command import markdown as operator_markdown
+from benchmarks.operator_site import asked, samples
 from benchmarks.payloads import payload, sent_of
 from benchmarks.profiling import read
 from benchmarks.recorder import recorder
@@ -311,3 +314,68 @@ def test_the_lock_files_of_the_peers_name_no_host() -> None:
         assert '"resolved"' not in text
         assert "--index-url" not in text
         assert "==" in text or '"version"' in text
+
+
+# -- the operator ------------------------------------------------------------------------------------
+
+OPERATOR = OperatorFigures(
+    resources=1000,
+    workers=0,
+    created=90.0,
+    restarted=8.0,
+    resync=6.0,
+    cpu_per_pass=0.004,
+    memory_peak=180 * 2**20,
+    idle_seconds=60.0,
+    idle_cpu=0.2,
+    idle_passes=4000,
+    idle_reads=40,
+    idle_writes=0,
+    answer_before=0.2,
+    answer_before_worst=0.5,
+    answer_beside=0.2,
+    answer_beside_worst=0.6,
+    load=1.0,
+)
+
+
+def test_requests_are_counted_by_what_they_do_and_only_those_of_the_operator() -> None:
+    text = """# HELP apiserver_request_total Counter of apiserver requests.
+apiserver_request_total{code="200",dry_run="",resource="queueworkers",verb="LIST"} 7
+apiserver_request_total{code="200",dry_run="",resource="secrets",verb="GET"} 2
+apiserver_request_total{code="200",dry_run="",resource="queueworkers",verb="WATCH"} 90
+apiserver_request_total{code="200",dry_run="",resource="queueworkers",subresource="status",verb="PATCH"} 5
+apiserver_request_total{code="200",dry_run="All",resource="deployments",verb="APPLY"} 11
+apiserver_request_total{code="201",dry_run="",resource="events",verb="POST"} 1
+apiserver_request_total{code="200",dry_run="",resource="leases",verb="PUT"} 400
+etcd_request_total{resource="queueworkers",verb="LIST"} 1000
+"""
+    found = asked(text)
+    assert (found.reads, found.writes) == (9, 6)
+    assert asked(text + 'apiserver_request_total{resource="events",verb="POST"} 2').since(found).writes == 2
+    assert [one.value for one in samples("up 1\nload 2e+03\n")] == [1.0, 2000.0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, []),
+        ({"resync": 10.0}, ["a resync took 10.0 s"]),
+        ({"memory_peak": 256 * 2**20}, ["memory reached 256 MiB"]),
+        ({"idle_writes": 1}, ["1 writes while nothing changed"]),
+        ({"answer_beside_worst": 1.6}, ["answered after 1.60 s beside a silent broker and after 0.50 s"]),
+    ],
+)
+def test_what_many_resources_may_cost(changed: dict[str, float], words: list[str]) -> None:
+    missed = replace(OPERATOR, **changed).missed()  # type: ignore[arg-type]
+    assert len(missed) == len(words)
+    assert all(word in text for word, text in zip(words, missed, strict=True))
+    text = operator_markdown({"cpu": "a fast one"}, replace(OPERATOR, **changed), missed)  # type: ignore[arg-type]
+    assert "- cpu: a fast one" in text
+    assert "| peak memory" in text
+    assert text.count("MISSED") == len(words)
+
+
+def test_fewer_resources_than_brokers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operator", "--resources", "3"]) == 2
+    assert "give at least 10" in capsys.readouterr().err
