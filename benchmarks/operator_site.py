@@ -206,7 +206,7 @@ def site(name: str, folder: Path, keep: bool) -> Iterator[Site]:
         opened = Site(cluster, brokers, folder, progress)
         stack.callback(opened.close)
         opened.version = json.loads(opened.kubectl("get", "--raw", "/version"))["gitVersion"]
-        opened.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "crds"))
+        opened.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY / "crds"))
         opened.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         opened.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
         yield opened

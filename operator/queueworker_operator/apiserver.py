@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,10 +25,15 @@ Body = dict[str, Any]
 REQUEST_SECONDS = 15.0
 CONNECT_SECONDS = 5.0
 CHUNK = 500
+#: The server ends a watch after so many seconds; one that says nothing for the second, not even a bookmark
+#: (one a minute), is taken for cut.
+WATCH_SECONDS, WATCH_SILENCE_SECONDS = 300, 100.0
 
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
+#: A watch that only asks what changed needs nothing else of the objects.
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 #: How an API server says, with status 500, that an applied object has an unknown field or a wrong type.
 _UNTYPED = "failed to create typed patch object"
 
@@ -50,6 +56,10 @@ class ConflictError(ApiError):
 
 class AlreadyExistsError(ApiError):
     """409 on a create: the name is taken."""
+
+
+class GoneError(ApiError):
+    """410: the version that a watch or a list goes on from is too old. List again."""
 
 
 class RefusedError(ApiError):
@@ -146,6 +156,51 @@ class ApiServer:
                 return
             query["continue"] = following
 
+    async def version(self, path: str, selector: str = "") -> str:
+        """The newest version of a collection: a watch goes on from there."""
+        query = {"limit": "1"} | ({"labelSelector": selector} if selector else {})
+        page = await self._request("GET", path, query=query)
+        return str(page["metadata"]["resourceVersion"])
+
+    @asynccontextmanager
+    async def watch(
+        self, path: str, version: str, selector: str = ""
+    ) -> AsyncIterator[AsyncIterator[tuple[str, Body]]]:
+        """What happens to a collection after `version`: types of events, and objects of which only the
+        metadata is there. Among them are bookmarks (type BOOKMARK), about one a minute.
+
+        Entering raises GoneError, ApiError or UnavailableError, and so does the iterator, which ends when the
+        server ends the stream.
+        """
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": selector} if selector else {})
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=CONNECT_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS
+        )
+        what = f"WATCH {path}"
+        with self._told(what, WATCH_SILENCE_SECONDS):
+            response = await self._send("GET", path, None, query, "application/json", _METADATA_ONLY, timeout)
+        try:
+            if response.status >= 400:
+                with self._told(what, WATCH_SILENCE_SECONDS):
+                    raw = await response.read()
+                raise _failure(response.status, raw, what, "")
+            yield self._events(response, what)
+        finally:
+            response.close()
+
+    async def _events(self, response: aiohttp.ClientResponse, what: str) -> AsyncIterator[tuple[str, Body]]:
+        left = b""
+        with self._told(what, WATCH_SILENCE_SECONDS):
+            async for part in response.content.iter_any():
+                *lines, left = (left + part).split(b"\n")
+                for line in filter(None, lines):
+                    event = json.loads(line)
+                    body: Body = event["object"]
+                    if event["type"] == "ERROR":
+                        raise _failure(int(body.get("code", 500)), json.dumps(body).encode(), what, "")
+                    yield event["type"], body
+
     async def create(self, path: str, body: Mapping[str, Any]) -> Body:
         return await self._request("POST", path, body=body, query={"fieldManager": FIELD_MANAGER})
 
@@ -180,24 +235,44 @@ class ApiServer:
         query: Mapping[str, str] | None = None,
         content: str = "application/json",
     ) -> Body:
-        headers = {"Content-Type": content, "Accept": "application/json"}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS, connect=CONNECT_SECONDS)
         what = f"{method} {path}"
-        try:
-            response = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
-                method, url, headers=headers, body=body, _request_timeout=timeout
-            )
+        with self._told(what, REQUEST_SECONDS):
+            response = await self._send(method, path, body, query, content, "application/json", timeout)
             raw: bytes = await response.read()
-        except TimeoutError:
-            raise UnavailableError(f"{what}: no answer from {self.host} in {REQUEST_SECONDS:.0f} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise UnavailableError(f"{what}: {self.host} cannot be reached: {error}") from error
         if response.status < 400:
             answer: Body = json.loads(raw)
             return answer
         raise _failure(response.status, raw, what, content)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, str] | None,
+        content: str,
+        accept: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        headers = {"Content-Type": content, "Accept": accept}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        wrapped = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+            method, url, headers=headers, body=body, _request_timeout=timeout
+        )
+        response: aiohttp.ClientResponse = wrapped.response
+        return response
+
+    @contextmanager
+    def _told(self, what: str, seconds: float) -> Iterator[None]:
+        """What the HTTP client raises inside, as an UnavailableError."""
+        try:
+            yield
+        except TimeoutError:
+            raise UnavailableError(f"{what}: no answer from {self.host} in {seconds:.0f} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnavailableError(f"{what}: {self.host} cannot be reached: {error}") from error
 
 
 def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
@@ -211,6 +286,8 @@ def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
         return NotFoundError(*arguments)
     if status == 409:
         return AlreadyExistsError(*arguments) if reason == "AlreadyExists" else ConflictError(*arguments)
+    if status == 410:
+        return GoneError(*arguments)
     if status == 422 and content == _JSON_PATCH and " is invalid" not in message:
         # A failed test names no object and no field; a value that may not be says "KIND NAME is invalid:
         # FIELD".
@@ -234,7 +311,8 @@ async def connect(environ: Mapping[str, str] = os.environ, context: str | None =
             f"no API server: {error}. Looked for the service account of a pod, then for the kubeconfig "
             f"{_kubeconfig(environ)}: set KUBECONFIG to a file that exists."
         ) from None
-    configuration.connection_pool_maxsize = 32
+    # Without a limit: requests are bounded by the passes that make them, and watches keep one each.
+    configuration.connection_pool_maxsize = 0
     return ApiServer(configuration)
 
 

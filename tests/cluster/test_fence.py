@@ -17,6 +17,7 @@ from queueworker_operator.apiserver import ApiServer, ConflictError, connect, qu
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look
 from queueworker_operator.observe.queues import QueueReadings
+from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.plan.actions import RetireRevision, WriteStatus
 from queueworker_operator.run.lease import Lease
 from tests.cluster.operators import OperatorProcess
@@ -45,6 +46,7 @@ async def _old_operator(api: ApiServer, namespace: str) -> Executor:
         api,
         BrokerChecks(_now),
         QueueReadings(_now),
+        WorkerSamples(_now),
         resource,
         None,
         lambda owner, revision, replicas: render(owner, revision, replicas, lease.epoch),

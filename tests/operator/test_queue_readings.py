@@ -202,3 +202,16 @@ async def test_why_a_queue_could_not_be_read_is_told(reader: Reader) -> None:
         assert time.monotonic() < deadline, found
         found = await reader.readings.latest(Access(gone), spec_at(gone))
     assert isinstance(found, Unknown)
+
+
+async def test_queues_of_one_broker_share_a_connection(server: EmbeddedRedis, reader: Reader) -> None:
+    import redis
+
+    with redis.Redis.from_url(server.url) as client:
+        before = client.info("clients")["connected_clients"]
+        specs = [
+            worker(spec__broker__redis__url=server.url, spec__queue__name=f"q{n}").spec for n in range(20)
+        ]
+        found = await asyncio.gather(*(reader.readings.latest(reader.access, spec, 30.0) for spec in specs))
+        assert all(isinstance(one, QueueFacts) for one in found)
+        assert client.info("clients")["connected_clients"] <= before + 1

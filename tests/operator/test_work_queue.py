@@ -19,6 +19,13 @@ def _queue(work: Callable[[Key], Awaitable[float | None]], **options: object) ->
     return WorkQueue(work, options.pop("on_failure", _never), **options)  # type: ignore[arg-type]
 
 
+async def _waiting(queue: WorkQueue, number: int) -> None:
+    """Until so many are due and wait. Nobody tells of it, and it takes a few turns of the loop."""
+    async with asyncio.timeout(LONG):
+        while queue.waiting < number:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 async def test_reports_during_a_pass_melt_into_one_more() -> None:
     passes: list[Key] = []
     inside, go_on, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -164,3 +171,47 @@ async def test_nothing_runs_after_close() -> None:
     assert ended == 1
     queue.add(TWO)
     assert (queue.running, queue.waiting) == (0, 0)
+
+
+async def test_what_was_reported_goes_before_what_is_patient() -> None:
+    passes: list[str] = []
+    inside, go_on, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        passes.append(key.name)
+        inside.set()
+        await go_on.wait()
+        if len(passes) == 5:
+            last.set()
+        return None
+
+    queue = _queue(work, concurrency=1)
+    queue.add(ONE)
+    await asyncio.wait_for(inside.wait(), LONG)
+    for name in ("p1", "p2", "p3"):
+        queue.add(Key("default", name), patient=True)
+    queue.add(TWO)
+    await _waiting(queue, 4)
+    queue.add(Key("default", "p3"))  # it was patient until now
+    go_on.set()
+    await asyncio.wait_for(last.wait(), LONG)
+    await queue.close()
+    assert passes == ["one", "two", "p3", "p1", "p2"]
+
+
+async def test_a_closed_queue_leaves_nobody_waiting() -> None:
+    inside = asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        inside.set()
+        await asyncio.Event().wait()
+        return None
+
+    queue = _queue(work, concurrency=1)
+    queue.add(ONE)
+    await asyncio.wait_for(inside.wait(), LONG)
+    queue.add(TWO)
+    queue.add(Key("default", "p"), patient=True)
+    await _waiting(queue, 2)
+    await asyncio.wait_for(queue.close(), LONG)
+    assert (queue.waiting, queue.running) == (0, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -50,6 +50,10 @@ class Child:
         return str(self.body["metadata"]["uid"])
 
     @property
+    def generation(self) -> int:
+        return int(self.body["metadata"]["generation"])
+
+    @property
     def epoch(self) -> int:
         """0 when it was never marked."""
         text = annotations_of(self.body).get(ANNOTATION_EPOCH, "0")
@@ -64,6 +68,18 @@ def annotations_of(body: Mapping[str, Any]) -> Mapping[str, str]:
 def labels_of(body: Mapping[str, Any]) -> Mapping[str, str]:
     found: Mapping[str, str] = body["metadata"].get("labels") or {}
     return found
+
+
+def children_of(
+    bodies: Iterable[Body], owner: Metadata, made: Mapping[str, Revision], pods: Sequence[Body]
+) -> tuple[dict[str, Child], int]:
+    """Children by the name of their Deployment, and how many live pods belong to none of them. `made` are the
+    revisions that we would make."""
+    found = [child_of(body, owner, made.get(body["metadata"]["name"]), pods) for body in bodies]
+    children = {child.facts.deployment: child for child in found if child}
+    revisions = {child.facts.name for child in children.values()}
+    unattached = sum(is_alive(pod) and revision_of_labels(pod) not in revisions for pod in pods)
+    return children, unattached
 
 
 def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterable[Body]) -> Child | None:

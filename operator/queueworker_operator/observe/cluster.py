@@ -14,14 +14,23 @@ from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWo
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
 from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.checks import BrokerChecks
-from queueworker_operator.observe.children import Child, child_of, revision_of_labels
+from queueworker_operator.observe.children import Child, children_of
 from queueworker_operator.observe.kept import kept_bodies, kept_of, needs_kept
-from queueworker_operator.observe.pods import is_alive
+from queueworker_operator.observe.pods import needed
 from queueworker_operator.observe.priority import watches_closely
-from queueworker_operator.observe.queues import QueueReadings
+from queueworker_operator.observe.queues import PATIENCE, QueueReadings
 from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.observe.secrets import NoUrl, broker_access
-from queueworker_operator.plan.facts import BrokerCheck, Facts, QueueFacts, Refusal, Unknown, Workers
+from queueworker_operator.observe.shelf import Shelved
+from queueworker_operator.plan.facts import (
+    BrokerCheck,
+    BrokerVerdict,
+    Facts,
+    QueueFacts,
+    Refusal,
+    Unknown,
+    Workers,
+)
 from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Samples
 
 #: Renders the Deployment of a revision with that many workers, ready to be applied.
@@ -63,7 +72,7 @@ async def look(
     """
     usable = isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None
     target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
-    made = {one.deployment: one for one in (target, *_arms(resource)) if one is not None}
+    made = made_of(resource)
     (children, unattached, observed_at), (broker, queue, access), bodies = await asyncio.gather(
         _workers(api, resource.metadata, made, clock),
         _broker(api, checks, queues, resource, clock),
@@ -94,6 +103,35 @@ async def _nothing() -> None:
     return None
 
 
+async def look_at_shelf(
+    api: ApiServer,
+    checks: BrokerChecks,
+    queues: QueueReadings,
+    resource: QueueWorker | InvalidQueueWorker,
+    shelved: Shelved,
+    observed_at: datetime,
+    clock: Callable[[], datetime],
+    shared: frozenset[str] = frozenset(),
+) -> Look | None:
+    """The same from a list of everything, whose resource is calm, and from its broker. None when only a look
+    of its own says enough: a Deployment is missing, or what is kept of earlier revisions counts."""
+    made, children, unattached = shelved.children(made_of)
+    if made.keys() - children.keys() or needs_kept(resource):
+        return None
+    broker, queue, access = await _broker(api, checks, queues, resource, clock)
+    revisions = tuple(child.facts for child in children.values())
+    workers = Workers(revisions, observed_at, unattached=unattached)
+    return Look(Facts(workers, broker, queue, shared), children, made, {}, access)
+
+
+def made_of(resource: QueueWorker | InvalidQueueWorker) -> dict[str, Revision]:
+    """What the spec asks for, by the name of the Deployment."""
+    if not isinstance(resource, QueueWorker):
+        return {}
+    target = revision_of(resource.metadata.name, resource.spec)
+    return {one.deployment: one for one in (target, *_arms(resource))}
+
+
 def _arms(resource: QueueWorker | InvalidQueueWorker) -> tuple[Revision, ...]:
     """What the steps of a change may still ask for, while one is under way."""
     if not isinstance(resource, QueueWorker) or resource.metadata.deletion_timestamp is not None:
@@ -116,17 +154,8 @@ async def _workers(
     for name in made.keys() - there:
         unlabelled = await api.find(deployments(owner.namespace, name))
         bodies += [unlabelled] if unlabelled else []
-    running = [_needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
-    found = [child_of(body, owner, made.get(body["metadata"]["name"]), running) for body in bodies]
-    children = {child.facts.deployment: child for child in found if child}
-    revisions = {child.facts.name for child in children.values()}
-    unattached = sum(is_alive(pod) and revision_of_labels(pod) not in revisions for pod in running)
-    return children, unattached, observed_at
-
-
-def _needed(pod: Body) -> Body:
-    """Only what facts are made of: a pod's spec is most of its body."""
-    return {"metadata": pod["metadata"], "status": pod.get("status") or {}}
+    running = [needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
+    return *children_of(bodies, owner, made, running), observed_at
 
 
 async def _broker(
@@ -142,12 +171,12 @@ async def _broker(
         return nobody, nobody, None
     access = await broker_access(api, resource.metadata.namespace, resource.spec)
     if isinstance(access, NoUrl):
-        check = BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
-        return check, nobody, None
-    check, queue = await asyncio.gather(
-        checks.check(access, resource.spec, anew=watches_closely(resource)),
-        queues.latest(access, resource.spec),
-    )
+        wrong = BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
+        return wrong, nobody, None
+    check = await checks.check(access, resource.spec, anew=watches_closely(resource))
+    # One that does not answer is not waited for a second time.
+    patience = 0.0 if isinstance(check, Unknown) or check.verdict is BrokerVerdict.TIMEOUT else PATIENCE
+    queue = await queues.latest(access, resource.spec, patience)
     return check, queue, access
 
 

@@ -17,6 +17,11 @@ _FROM_PORT = re.compile(r"\S+:\d+->")
 _POD_SUFFIX = re.compile(r"-[a-z0-9]{1,10}-[a-z0-9]{5}$")
 
 
+def needed(pod: Body) -> Body:
+    """Only what facts are made of: a pod's spec is most of its body."""
+    return {"metadata": pod["metadata"], "status": pod.get("status") or {}}
+
+
 def is_alive(pod: Body) -> bool:
     """Whether its containers may still run. A pod on a node that is out of reach counts until proven gone."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")

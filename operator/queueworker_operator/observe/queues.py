@@ -1,7 +1,7 @@
 """Readings of queues on their brokers, as facts.
 
 Each queue is read in the background of its own: a broker that does not answer costs a pass a fraction of a
-second, and no other broker anything.
+second, and no other broker anything. Queues of one broker share a connection.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ NEW_ENOUGH = timedelta(seconds=0.5)
 PATIENCE = 0.5
 #: Seconds that one reading may take.
 READ_SECONDS = 5.0
-#: The connection of a queue that nobody asked for since then is closed, and later all is forgotten of it: how
-#: long it has been quiet, too.
+#: A connection of whose queues nobody asked for any since then is closed, and later all is forgotten of a
+#: queue: how long it has been quiet, too.
 IDLE, FORGOTTEN = timedelta(seconds=5), timedelta(minutes=5)
+#: Between two looks for those.
+FORGET_EVERY = timedelta(seconds=1)
 
+#: Access, namespace, and for a queue its name.
+_Place = tuple[Access, str]
 _Key = tuple[Access, str, str]
 
 
 @dataclass(slots=True)
 class _Queue:
-    #: Kept between readings, except where its files are not.
-    inspector: Inspector | None
     asked_at: datetime
     reading: asyncio.Task[None] | None = None
     newest: QueueFacts | None = None
@@ -54,20 +56,25 @@ class QueueReadings:
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._queues: dict[_Key, _Queue] = {}
+        #: Kept between readings, except where its files are not.
+        self._inspectors: dict[_Place, Inspector] = {}
+        self._forgot = clock()
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def latest(self, access: Access, spec: QueueWorkerSpec) -> QueueFacts | Unknown:
-        """The newest reading of the queue of `spec`, or Unknown with the reason. Waits a moment for a new
-        one. Never raises."""
+    async def latest(
+        self, access: Access, spec: QueueWorkerSpec, patience: float = PATIENCE
+    ) -> QueueFacts | Unknown:
+        """The newest reading of the queue of `spec`, or Unknown with the reason. Waits `patience` seconds for
+        a new one. Never raises."""
         now = self._clock()
         self._forget(now)
         key = (access, spec.broker.namespace, spec.queue.name)
-        queue = self._queues.setdefault(key, _Queue(None, now))
+        queue = self._queues.setdefault(key, _Queue(now))
         queue.asked_at = now
         if queue.newest is None or now - queue.newest.observed_at >= NEW_ENOUGH:
             if queue.reading is None or queue.reading.done():
                 queue.reading = asyncio.create_task(self._read(key, queue))
-            await asyncio.wait({queue.reading}, timeout=PATIENCE)
+            await asyncio.wait({queue.reading}, timeout=patience)
         if queue.newest is None:
             return Unknown(f"the queue could not be read: {queue.error}", now)
         return replace(
@@ -76,8 +83,8 @@ class QueueReadings:
 
     async def close(self) -> None:
         """Close every connection."""
-        for queue in self._queues.values():
-            self._hang_up(queue)
+        for place in {key[:2] for key in self._queues}:
+            self._hang_up(place)
         self._queues.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -88,11 +95,12 @@ class QueueReadings:
         try:
             with opened(access) as place:
                 told = place.told
-                inspector = queue.inspector
+                inspector = self._inspectors.get((access, namespace))
                 if inspector is None:
                     timing = Timing(command_timeout=READ_SECONDS)
                     inspector = broker_from_url(place.url, namespace, timing).inspector()
-                    queue.inspector = None if access.files else inspector
+                    if not access.files:
+                        self._inspectors[access, namespace] = inspector
                 try:
                     async with asyncio.timeout(READ_SECONDS):
                         reading = await inspector.read(name)
@@ -121,27 +129,33 @@ class QueueReadings:
             )
 
     def _forget(self, now: datetime) -> None:
-        for key, queue in list(self._queues.items()):
-            if now - queue.asked_at > IDLE and queue.inspector is not None:
-                self._hang_up(queue)
-            if now - queue.asked_at > FORGOTTEN:
-                del self._queues[key]
+        if now - self._forgot < FORGET_EVERY:
+            return
+        self._forgot = now
+        used = {key[:2] for key, queue in self._queues.items() if now - queue.asked_at <= IDLE}
+        for place in self._inspectors.keys() - used:
+            self._hang_up(place)
+        for key in [key for key, queue in self._queues.items() if now - queue.asked_at > FORGOTTEN]:
+            del self._queues[key]
 
-    def _hang_up(self, queue: _Queue) -> None:
-        inspector, reading = queue.inspector, queue.reading
-        queue.inspector = queue.reading = None
-        if inspector is not None:
-            task = asyncio.create_task(_close(inspector, reading))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+    def _hang_up(self, place: _Place) -> None:
+        readings = []
+        for key, queue in self._queues.items():
+            if key[:2] == place and queue.reading is not None:
+                readings.append(queue.reading)
+                queue.reading = None
+        task = asyncio.create_task(_close(self._inspectors.pop(place, None), readings))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
-async def _close(inspector: Inspector, reading: asyncio.Task[None] | None) -> None:
-    if reading is not None:
+async def _close(inspector: Inspector | None, readings: list[asyncio.Task[None]]) -> None:
+    for reading in readings:
         reading.cancel()
-        await asyncio.wait({reading})
-    with suppress(Exception):  # the connection is given up either way
-        await inspector.close()
+    await asyncio.gather(*readings, return_exceptions=True)
+    if inspector is not None:
+        with suppress(Exception):  # the connection is given up either way
+            await inspector.close()
 
 
 def _registry(reading: QueueReading) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 from queueworker_operator.act.children import render
 from queueworker_operator.act.executor import Executor, SupersededError, Verified
 from queueworker_operator.api.parse import NotAQueueWorkerError, parse
-from queueworker_operator.api.types import QueueWorker
+from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
 from queueworker_operator.apiserver import (
     ApiError,
     ApiServer,
@@ -22,19 +23,30 @@ from queueworker_operator.apiserver import (
     UnavailableError,
     queueworkers,
 )
-from queueworker_operator.observe.checks import BrokerChecks
-from queueworker_operator.observe.cluster import look
-from queueworker_operator.observe.neighbours import Neighbours
+from queueworker_operator.observe.checks import REMEMBERED, BrokerChecks
+from queueworker_operator.observe.cluster import Look, look, look_at_shelf
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.samples import WorkerSamples
-from queueworker_operator.plan.facts import Refusal
+from queueworker_operator.observe.shelf import Shelf
+from queueworker_operator.plan.facts import Refusal, Unknown
 from queueworker_operator.plan.planner import plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
 from queueworker_operator.run.metrics import OperatorMetrics
+from queueworker_operator.run.pace import Pace
 from queueworker_operator.run.queue import Key, TryAgain, WorkQueue
+from queueworker_operator.run.round import Round
+from queueworker_operator.run.watch import Watches
 from worker_runtime.brokers.base import BrokerError
 
 log = logging.getLogger(__name__)
+
+#: The first list waits for the watches so long, and two lists are at least so far apart, in seconds.
+WATCHES_SECONDS, BETWEEN_LISTS = 5.0, 1.0
+#: Seconds to the next look at a resource whose broker has not answered the first check yet.
+FIRST_ANSWER_SECONDS = 2.0
+#: Deployments that nobody has compared with what they should be yet are compared at this pace: so many at
+#: once, and so many more a second. A comparison is a request that costs the API server as much as a write.
+COMPARED_AT_ONCE, COMPARED_PER_SECOND = 20.0, 10.0
 
 
 class ResourceMissingError(Exception):
@@ -62,7 +74,10 @@ class Controller:
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
         self._verified: dict[Key, dict[str, Verified]] = {}
-        self._neighbours = Neighbours()
+        self._shelf = Shelf(api, namespaces, clock)
+        self._missed = asyncio.Event()
+        self._comparing = Pace(COMPARED_AT_ONCE, COMPARED_PER_SECOND)
+        self._round = Round()
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
         self.last_event = -math.inf
@@ -78,13 +93,15 @@ class Controller:
     def report(self, namespace: str, name: str) -> None:
         """Something about this QueueWorker changed."""
         self.last_event = asyncio.get_running_loop().time()
+        self._shelf.report(namespace, name)
         if self._queue is not None:
             self._queue.add(Key(namespace, name))
 
     async def check_resource(self) -> None:
         """Raise ResourceMissingError unless QueueWorkers can be listed."""
         try:
-            await self._list()
+            for namespace in self._namespaces or ("",):
+                await self._api.version(queueworkers(namespace))
         except NotFoundError:
             raise ResourceMissingError(
                 "the API server knows no QueueWorkers: waiting for the chart queueworker-crds"
@@ -93,62 +110,112 @@ class Controller:
     async def act(self) -> None:
         """Reconcile until cancelled or until the Lease is lost; nothing is under way when this returns."""
         self._queue = WorkQueue(self._pass, self._failed)
+        watches = Watches(self._api, self._namespaces, self.report, self._missed.set)
         keeping = asyncio.ensure_future(self._lease.keep())
-        resyncing = asyncio.ensure_future(self._resync())
+        working = [asyncio.ensure_future(one) for one in (watches.run(), self._resync(watches))]
+        parts = {keeping, *working}
         try:
-            await asyncio.wait({keeping, resyncing}, return_when=asyncio.FIRST_COMPLETED)
-            if resyncing.done():
-                resyncing.result()
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in working:
+                if part.done():
+                    part.result()
         finally:
             queue, self._queue = self._queue, None
-            for task in (keeping, resyncing):
-                task.cancel()
-            await asyncio.gather(keeping, resyncing, return_exceptions=True)
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
             await queue.close()
+            await self._checks.close()
             await self._queues.close()
             await self._samples.close()
 
-    async def _resync(self) -> None:
+    async def _resync(self, watches: Watches) -> None:
         loop = asyncio.get_running_loop()
+        await watches.begun(WATCHES_SECONDS)
         while True:
+            self._missed.clear()
+            began = loop.time()
             try:
-                keys = await self._list()
+                keys = {Key(*name) for name in await self._shelf.fill()}
             except (UnavailableError, ApiError) as error:
-                log.warning("QueueWorkers cannot be listed", extra={"error": str(error)})
+                log.warning("QueueWorkers and their workers cannot be listed", extra={"error": str(error)})
             else:
                 self.last_list = loop.time()
                 self._metrics.resources.set(len(keys))
+                self._round.begin(keys, began)
                 for key in keys:
                     if self._queue is not None:
-                        self._queue.add(key)
+                        self._queue.add(key, patient=True)
                 self._refusals = {k: r for k, r in self._refusals.items() if k in keys}
                 self._verified = {k: v for k, v in self._verified.items() if k in keys}
-            await asyncio.sleep(self._resync_seconds)
-
-    async def _list(self) -> set[Key]:
-        keys = set()
-        neighbours = Neighbours()
-        for namespace in self._namespaces or ("",):
-            async for body in self._api.each(queueworkers(namespace)):
-                keys.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
-                neighbours.add(body)
-        self._neighbours = neighbours
-        return keys
+            await asyncio.sleep(BETWEEN_LISTS)
+            with contextlib.suppress(TimeoutError):
+                left = began + self._resync_seconds - loop.time()
+                await asyncio.wait_for(self._missed.wait(), max(0.0, left))
 
     async def _pass(self, key: Key) -> float | None:
-        with self._metrics.seconds.time():
-            return await self._reconcile(key)
+        try:
+            with self._metrics.seconds.time():
+                return await self._reconcile(key)
+        finally:
+            took = self._round.looked_at(key, asyncio.get_running_loop().time())
+            if took is not None:
+                self._metrics.resync_seconds.set(took)
+                self._metrics.resyncs.inc()
 
     async def _reconcile(self, key: Key) -> float | None:
+        try:
+            at_rest = await self._at_rest(key)
+            return at_rest if at_rest is not None else await self._look_and_act(key)
+        except NotAQueueWorkerError as error:
+            log.error("cannot be read", extra={"queueworker": str(key), "error": str(error)})
+            return None
+
+    async def _at_rest(self, key: Key) -> float | None:
+        """Seconds until the next look when the last list shows that nothing is to be done; else None. Writes
+        nothing: whatever there is to do is decided by a look of its own."""
+        found = self._shelf.find(*key)
+        if found is None:
+            return None
+        shelved, observed_at = found
+        resource = shelved.calm()
+        if resource is None:
+            return None
+        seen = await look_at_shelf(
+            self._api,
+            self._checks,
+            self._queues,
+            resource,
+            shelved,
+            observed_at,
+            self._clock,
+            self._shelf.neighbours.revisions_beside(shelved.body),
+        )
+        if seen is None:
+            return None
+        if _awaits_broker(resource, seen):
+            self._metrics.passes.labels("unchanged").inc()
+            return FIRST_ANSWER_SECONDS
+        decided = plan(resource, seen.facts, self._clock())
+        if decided.actions:
+            return None
+        delay = decided.requeue_after
+        if self._clock() - seen.facts.broker.observed_at > REMEMBERED:
+            # The broker is being asked: what it says is not waited for, and not long in coming.
+            delay = min(delay, FIRST_ANSWER_SECONDS)
+        if not self._is_compared(key, seen):
+            if self._comparing.take(asyncio.get_running_loop().time()):
+                return None
+            delay = min(delay, self._comparing.wait_seconds)
+        self._metrics.passes.labels("unchanged").inc()
+        return delay
+
+    async def _look_and_act(self, key: Key) -> float | None:
         body = await self._api.find(queueworkers(*key))
         if body is None:
             self._samples.forget(f"{key.namespace}/{key.name}")
             return None
-        try:
-            resource = parse(body)
-        except NotAQueueWorkerError as error:
-            log.error("cannot be read", extra={"queueworker": str(key), "error": str(error)})
-            return None
+        resource = parse(body)
         seen = await look(
             self._api,
             self._checks,
@@ -158,13 +225,18 @@ class Controller:
             self._refusals.get(key),
             lambda owner, revision, replicas: render(owner, revision, replicas, self._lease.epoch),
             self._clock,
-            self._neighbours.revisions_beside(body),
+            self._shelf.neighbours.revisions_beside(body),
         )
+        # What a list says is older than this from here on.
+        self._shelf.report(*key)
+        if _awaits_broker(resource, seen):
+            self._metrics.passes.labels("unchanged").inc()
+            return FIRST_ANSWER_SECONDS
         decided = plan(resource, seen.facts, self._clock())
         executor = Executor(self._api, self._lease, self._clock, self._instance, body, resource, seen)
         try:
             await executor.run(decided.actions)
-            if isinstance(resource, QueueWorker) and resource.metadata.deletion_timestamp is None:
+            if self._may_compare(key, resource, seen):
                 self._verified[key] = await executor.put_back(self._verified.get(key, {}))
         except (ConflictError, LeaseLostError, SupersededError) as error:
             self._metrics.passes.labels("conflict").inc()
@@ -175,6 +247,28 @@ class Controller:
         self._remember(key, executor.refusal)
         self._metrics.passes.labels("changed" if executor.wrote else "unchanged").inc()
         return seconds_until_next(decided, seen.facts, executor.refusal)
+
+    def _may_compare(self, key: Key, resource: QueueWorker | InvalidQueueWorker, seen: Look) -> bool:
+        """Whether to undo in this pass what somebody changed: yes, but Deployments that were never compared
+        wait for their turn."""
+        if not isinstance(resource, QueueWorker) or resource.metadata.deletion_timestamp is not None:
+            return False
+        known = self._verified.get(key, {})
+        if any(name in seen.children and name not in known for name in seen.made):
+            return self._comparing.take(asyncio.get_running_loop().time())
+        return True
+
+    def _is_compared(self, key: Key, seen: Look) -> bool:
+        """Whether every Deployment that the spec asks for was found as we made it, and is of that generation
+        still."""
+        known = self._verified.get(key, {})
+        for name in seen.made:
+            child = seen.children[name]
+            if child.facts.conflict or not child.facts.owned:
+                continue
+            if child.mislabelled or known.get(name) != Verified(child.uid, child.generation):
+                return False
+        return True
 
     def _remember(self, key: Key, refusal: Refusal | None) -> None:
         """A template that is only refused in earnest is refused until an attempt is accepted."""
@@ -199,3 +293,9 @@ class Controller:
         else:
             self._metrics.passes.labels("error").inc()
             log.error("a pass failed", exc_info=error, extra=fields)
+
+
+def _awaits_broker(resource: QueueWorker | InvalidQueueWorker, seen: Look) -> bool:
+    """Whether the first answer of its broker, or that there is none, will be known in a moment: until then
+    what the status says stands."""
+    return isinstance(resource, QueueWorker) and isinstance(seen.facts.broker, Unknown)

@@ -9,8 +9,6 @@ import time
 from typing import IO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-#: What kopf attaches to its records for its own formatters.
-_KOPF = frozenset({"k8s_ref", "k8s_skip", "settings"})
 
 
 class JsonLines(logging.Formatter):
@@ -22,7 +20,7 @@ class JsonLines(logging.Formatter):
             "msg": record.getMessage(),
             "logger": record.name,
         }
-        line.update((k, v) for k, v in vars(record).items() if k not in _STANDARD and k not in _KOPF)
+        line.update((k, v) for k, v in vars(record).items() if k not in _STANDARD)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -33,8 +31,5 @@ def configure(level: str, stream: IO[str] | None = None) -> None:
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # It warns that it gets no signals, which is meant so.
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-    # kopf reports each event that it hands over; we report what we do about it.
-    for chatty in ("kopf", "aiohttp.access", "asyncio"):
+    for chatty in ("aiohttp.access", "asyncio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

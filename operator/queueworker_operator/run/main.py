@@ -11,7 +11,6 @@ import contextlib
 import logging
 import signal
 import sys
-import threading
 
 import click
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, REGISTRY
@@ -23,7 +22,6 @@ from queueworker_operator.run.lease import Lease
 from queueworker_operator.run.logs import configure
 from queueworker_operator.run.metrics import OperatorMetrics
 from queueworker_operator.run.settings import OperatorSettings, OperatorSettingsError, settings_from
-from queueworker_operator.run.watch import watch
 
 log = logging.getLogger(__name__)
 
@@ -87,15 +85,12 @@ async def _run(settings: OperatorSettings) -> int:
 async def _until(
     stop: asyncio.Event, controller: Controller, lease: Lease, vitals: Vitals, settings: OperatorSettings
 ) -> int:
-    unwatch = threading.Event()
-    # First of all: a watcher that starts before its resource is known never sees it.
     if not await _resource_known(controller, vitals, stop):
         return STOPPED
     leading = asyncio.create_task(_lead(controller, lease), name="reconciling")
-    watching = asyncio.create_task(watch(controller.report, settings.namespaces, unwatch), name="watching")
     measuring = asyncio.create_task(vitals.tick(), name="measuring")
     stopping = asyncio.create_task(_wait(stop), name="stopping")
-    parts = {leading, watching, measuring, stopping}
+    parts = {leading, measuring, stopping}
     code = STOPPED
     await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
     for part in parts - {stopping}:
@@ -103,11 +98,8 @@ async def _until(
             error = part.exception()
             code = FAILED
             log.error("%s ended: %s", part.get_name(), error or "it gave no reason", exc_info=error)
-    unwatch.set()
-    for part in (leading, measuring, stopping):
+    for part in parts:
         part.cancel()
-    await asyncio.wait(parts, timeout=10)
-    watching.cancel()
     await asyncio.gather(*parts, return_exceptions=True)
     await lease.release()
     log.info("stopped", extra={"code": code})

@@ -24,6 +24,14 @@ class OperatorMetrics:
         self.resources = Gauge(
             prefix + "queueworkers", "QueueWorkers at the last list.", registry=self.registry
         )
+        self.resyncs = Counter(
+            prefix + "resyncs", "Resyncs that went through every QueueWorker.", registry=self.registry
+        )
+        self.resync_seconds = Gauge(
+            prefix + "resync_seconds",
+            "Duration of the last resync: from the list until every QueueWorker was looked at.",
+            registry=self.registry,
+        )
         self.waiting = Gauge(
             prefix + "queue_waiting", "Keys that are due and wait for a slot.", registry=self.registry
         )

@@ -1,8 +1,9 @@
 """The work queue: which key is looked at next.
 
 A key is in at most one pass at a time. Reports that come while it waits melt into one; a report that comes
-during its pass leads to exactly one more. A pass that fails is tried again after 1, 2, 4 ... 300 s, each with
-jitter.
+during its pass leads to exactly one more. A key that was added patiently, since it is its turn and not since
+something happened to it, lets the others go first. A pass that fails is tried again after 1, 2, 4 ... 300 s,
+each with jitter.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from queueworker_operator.run.slots import Slots
 
 
 class Key(NamedTuple):
@@ -49,6 +52,8 @@ class _Entry:
     due: float
     timer: asyncio.TimerHandle | None = None
     running: bool = False
+    #: In a pass of its own accord, or waiting for it: others go first.
+    patient: bool = False
     #: Reported during its pass.
     again: bool = False
     failures: int = 0
@@ -71,7 +76,7 @@ class WorkQueue:
     ) -> None:
         self._work, self._on_failure, self._jitter = work, on_failure, jitter
         self._pass_seconds, self._backoff_seconds = pass_seconds, backoff_seconds
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = Slots(concurrency)
         self._entries: dict[Key, _Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -87,24 +92,29 @@ class WorkQueue:
         """Passes under way."""
         return self._running
 
-    def add(self, key: Key, after: float = 0.0) -> None:
-        """Look at a key in `after` seconds, or earlier if that was planned already."""
+    def add(self, key: Key, after: float = 0.0, *, patient: bool = False) -> None:
+        """Look at a key in `after` seconds, or earlier if that was planned already. `patient`: after those
+        that are due and are not."""
         if self._closed:
             return
         loop = asyncio.get_running_loop()
         due = loop.time() + after
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(due)
+            entry = self._entries[key] = _Entry(due, patient=patient)
             self._arm(key, entry)
             return
         due = max(due, entry.failed_at + REPORTED_AFTER_FAILURE_SECONDS)
         if entry.running:
             entry.again = True
+            if not patient:
+                self._slots.hurry(key)
         elif entry.timer is not None and due < entry.due:
             entry.timer.cancel()
-            entry.due = due
+            entry.due, entry.patient = due, patient
             self._arm(key, entry)
+        elif not patient:
+            entry.patient = False
 
     async def close(self) -> None:
         """Start nothing more and end what runs; returns when nothing runs."""
@@ -129,7 +139,7 @@ class WorkQueue:
     async def _run(self, key: Key, entry: _Entry) -> None:
         self._waiting += 1
         try:
-            await self._slots.acquire()
+            await self._slots.take(key, patient=entry.patient)
         finally:
             self._waiting -= 1
         self._running += 1
@@ -138,7 +148,7 @@ class WorkQueue:
             delay = await self._pass(key, entry)
         finally:
             self._running -= 1
-            self._slots.release()
+            self._slots.give_back()
         self._finish(key, entry, delay)
 
     async def _pass(self, key: Key, entry: _Entry) -> float | None:
@@ -164,7 +174,7 @@ class WorkQueue:
         return delay
 
     def _finish(self, key: Key, entry: _Entry, delay: float | None) -> None:
-        entry.running = False
+        entry.running = entry.patient = False
         if self._closed:
             return
         now = asyncio.get_running_loop().time()

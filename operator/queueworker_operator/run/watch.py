@@ -1,106 +1,137 @@
-"""kopf as a watcher and nothing else: what changes is reported by key, decisions are made from a fresh look.
+"""Watches: which QueueWorkers something was reported about. Decisions are made from a look, never from an
+event.
 
-Only raw event handlers are registered, so kopf keeps no progress, no annotations and no finalizers of its
-own.
+Each kind is followed from its newest version on, through cuts and refusals, without end. Where the way back
+to what was missed is lost, a list is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import kopf
+from queueworker_operator.api.names import LABEL_WORKER
+from queueworker_operator.apiserver import (
+    ApiError,
+    ApiServer,
+    Body,
+    GoneError,
+    UnavailableError,
+    deployments,
+    pods,
+    queueworkers,
+)
 
-from queueworker_operator.api.names import API_VERSION, GROUP, LABEL_WORKER, PLURAL
-from queueworker_operator.apiserver import is_in_cluster
+log = logging.getLogger(__name__)
 
 #: Told the namespace and name of a QueueWorker that changed, or whose worker did.
 Report = Callable[[str, str], None]
 
+#: Seconds before the next try, twice as long after each further failure, with jitter.
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
+#: A stream that lasted longer has worked.
+_WORKED_SECONDS = 5.0
 
-async def watch(report: Report, namespaces: tuple[str, ...], stop: threading.Event) -> None:
-    """Call `report`, on this event loop, for what changes, until `stop`. Raises what ends a watcher for good,
-    such as a missing permission.
 
-    kopf gets a thread and a loop of its own: it takes over the signals of a main thread, and when it ends it
-    cancels every task that it finds on its loop.
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    kind: str
+    path: str
+    #: Empty for QueueWorkers themselves.
+    label: str = ""
+
+    def name(self, metadata: Body) -> str:
+        """The QueueWorker that an object belongs to."""
+        labels = metadata.get("labels") or {}
+        return str(labels.get(self.label, "") if self.label else metadata["name"])
+
+
+class Watches:
+    """Follows QueueWorkers, and the Deployments and pods of workers, while `run` runs.
+
+    `missed` is called when something may have happened that `report` was not told: list everything then.
     """
-    ours = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = ours.create_future()
 
-    def finish(error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
+    def __init__(
+        self,
+        api: ApiServer,
+        namespaces: tuple[str, ...],
+        report: Report,
+        missed: Callable[[], None],
+        *,
+        first_wait: float = FIRST_WAIT,
+    ) -> None:
+        self._api, self._report, self._missed, self._first_wait = api, report, missed, first_wait
+        self._followed = [
+            one
+            for namespace in namespaces or ("",)
+            for one in (
+                _Followed("QueueWorkers", queueworkers(namespace)),
+                _Followed("Deployments", deployments(namespace), LABEL_WORKER),
+                _Followed("pods", pods(namespace), LABEL_WORKER),
+            )
+        ]
+        self._unheard = {one.path for one in self._followed}
+        self._heard = asyncio.Event()
+        self._awaited = True
 
-    def tell(namespace: str, name: str) -> None:
-        with contextlib.suppress(RuntimeError):  # our loop has ended: nobody is left to be told
-            ours.call_soon_threadsafe(report, namespace, name)
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in self._followed:
+                group.create_task(self._follow(one), name=f"watching {one.path}")
 
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            asyncio.run(_kopf(tell, namespaces, stop))
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):
-            ours.call_soon_threadsafe(finish, error)
+    async def begun(self, seconds: float) -> None:
+        """Wait, before the first list, until nothing that changes after it is missed; so long at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), seconds)
+        self._awaited = False
 
-    threading.Thread(target=run, name="watch", daemon=True).start()
-    await ended
+    async def _follow(self, one: _Followed) -> None:
+        """One kind, without end."""
+        loop = asyncio.get_running_loop()
+        version, told, failures = "", "", 0
+        while True:
+            began = loop.time()
+            try:
+                if not version:
+                    version = await self._api.version(one.path, one.label)
+                    self._listen(one)
+                async with self._api.watch(one.path, version, one.label) as events:
+                    if told:
+                        log.info("%s are watched again", one.kind)
+                        told = ""
+                    async for kind, body in events:
+                        version = str(body["metadata"]["resourceVersion"])
+                        if kind != "BOOKMARK" and (name := one.name(body["metadata"])):
+                            self._report(str(body["metadata"]["namespace"]), name)
+                text = "the server ended it at once"
+            except GoneError:
+                version, text = "", "its version is gone"
+            except UnavailableError as error:
+                text = str(error)
+            except ApiError as error:
+                version, text = "", f"{error.status} {error.reason}: {error.message}"
+            if loop.time() - began >= _WORKED_SECONDS:
+                failures = 0
+                continue
+            failures += 1
+            # One cut, or one version that is too old, is nothing to tell.
+            if failures > 1 and text != told:
+                log.warning("%s are not watched, lists go on: %s", one.kind, text)
+                told = text
+            if failures > 1 or version:
+                exponential = self._first_wait * 2.0 ** min(failures - 1, 16)
+                await asyncio.sleep(min(exponential, LONGEST_WAIT) * (0.5 + random.random() / 2))
 
-
-async def _kopf(tell: Report, namespaces: tuple[str, ...], stop: threading.Event) -> None:
-    await kopf.operator(
-        registry=_registry(tell),
-        settings=_settings(),
-        standalone=True,
-        clusterwide=not namespaces,
-        namespaces=namespaces,
-        stop_flag=stop,
-    )
-
-
-def _registry(tell: Report) -> kopf.OperatorRegistry:
-    registry = kopf.OperatorRegistry()
-
-    @kopf.on.login(registry=registry)
-    async def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        if is_in_cluster():
-            return kopf.login_with_service_account(**arguments)
-        return kopf.login_with_kubeconfig(**arguments)
-
-    @kopf.on.event(GROUP, API_VERSION, PLURAL, registry=registry)
-    async def resource_seen(namespace: str | None, name: str | None, **_: object) -> None:
-        tell(namespace or "", name or "")
-
-    async def worker_seen(namespace: str | None, labels: Mapping[str, str], **_: object) -> None:
-        tell(namespace or "", labels[LABEL_WORKER])
-
-    ours = {LABEL_WORKER: kopf.PRESENT}
-    kopf.on.event("apps", "v1", "deployments", labels=ours, registry=registry)(worker_seen)
-    kopf.on.event("", "v1", "pods", labels=ours, registry=registry)(worker_seen)
-    return registry
-
-
-def _settings() -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    settings.peering.standalone = True
-    # Lists of namespaces and of CRDs need permissions that a watcher of named kinds can do without.
-    settings.scanning.disabled = True
-    # Never used, since no handler of ours needs one; and never kopf's default, which all its operators share.
-    settings.persistence.finalizer = f"{GROUP}/kopf"
-    settings.watching.server_timeout, settings.watching.client_timeout = 300, 310
-    settings.watching.connect_timeout, settings.watching.inactivity_timeout = 15, 70
-    settings.watching.chunk_size = 500
-    settings.watching.label_selectors["apps", "v1", "deployments"] = LABEL_WORKER
-    settings.watching.label_selectors["", "v1", "pods"] = LABEL_WORKER
-    settings.networking.request_timeout, settings.networking.connect_timeout = 15, 5
-    settings.posting.enabled = False
-    return settings
+    def _listen(self, one: _Followed) -> None:
+        """What happens to this kind after now is heard of."""
+        self._unheard.discard(one.path)
+        if not self._unheard:
+            self._heard.set()
+        if not self._awaited:
+            self._missed()

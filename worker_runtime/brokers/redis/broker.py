@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from worker_runtime.brokers.base import (
     MAX_TAKEOVERS,
@@ -83,7 +83,7 @@ class RedisBroker:
         return RedisPublisher(self._keys, self._timing, self._link)
 
     def inspector(self) -> Inspector:
-        return RedisInspector(self._keys, self._link)
+        return RedisInspector(self._keys, self._link, self._place)
 
     def maintenance(self, *, max_takeovers: int = MAX_TAKEOVERS) -> Maintenance:
         """See `Broker.maintenance`. `max_takeovers` as in `renewer`."""
@@ -103,6 +103,10 @@ class RedisBroker:
         if self._address.cluster:
             verify_placement(keys)
         return keys
+
+    def _place(self, keys: QueueKeys) -> Hashable:
+        """Equal for queues that one connection can serve."""
+        return slot_of(keys) if self._address.cluster else self._address.display_url
 
     def _link(self, keys: QueueKeys) -> Link:
         route = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 from worker_runtime.brokers.base import (
@@ -36,9 +36,14 @@ class _RoleDeniedError(Exception):
 class RedisInspector:
     """Implements `Inspector`. Reads in one MULTI, so that a message on its way is counted once."""
 
-    def __init__(self, keys_of: Callable[[str], QueueKeys], make_link: Callable[[QueueKeys], Link]) -> None:
+    def __init__(
+        self,
+        keys_of: Callable[[str], QueueKeys],
+        make_link: Callable[[QueueKeys], Link],
+        place_of: Callable[[QueueKeys], Hashable],
+    ) -> None:
         self._may_ask_role = True
-        self._links = QueueLinks(keys_of, make_link)
+        self._links = QueueLinks(keys_of, make_link, place_of)
 
     async def read(self, queue: str) -> QueueReading:
         """Read everything about one queue. Bytes that are not text are shown with escapes."""

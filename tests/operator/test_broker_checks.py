@@ -1,0 +1,123 @@
+"""Checks of real brokers, of which one falls silent: it costs nobody else anything, and itself little."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from queueworker_operator.api.types import QueueWorkerSpec
+from queueworker_operator.observe.access import Access
+from queueworker_operator.observe.brokers import observe_broker
+from queueworker_operator.observe.checks import BrokerChecks
+from queueworker_operator.plan.facts import FRESH, BrokerCheck, BrokerVerdict, Unknown
+from tests.operator.resources import worker
+from worker_runtime.brokers.redis.server import EmbeddedRedis
+
+SECONDS = 60.0
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def spec_at(url: str, queue: str = "stats-usage") -> QueueWorkerSpec:
+    return worker(spec__broker__redis__url=url, spec__queue__name=queue).spec
+
+
+async def _look(url: str, spec: QueueWorkerSpec, at: datetime) -> BrokerCheck:
+    """As always, with less patience for a broker that is silent."""
+    return await observe_broker(url, spec, at, timeout=2.5)
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[BrokerChecks]:
+    checks = BrokerChecks(now, _look)
+    yield checks
+    await checks.close()
+
+
+@pytest.fixture
+def healthy() -> Iterator[str]:
+    with EmbeddedRedis() as one:
+        yield one.url
+
+
+@pytest.fixture
+def silent() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as one:
+        one.send(signal.SIGSTOP)
+        yield one
+        one.send(signal.SIGCONT)
+
+
+async def check(checks: BrokerChecks, url: str, queue: str = "stats-usage") -> BrokerCheck | Unknown:
+    return await checks.check(Access(url), spec_at(url, queue))
+
+
+async def until(checks: BrokerChecks, url: str, verdict: BrokerVerdict) -> BrokerCheck:
+    """Asked again and again, as passes do."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            found = await check(checks, url)
+            if isinstance(found, BrokerCheck) and found.verdict is verdict:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def test_a_broker_that_answers_is_waited_for(checks: BrokerChecks, healthy: str) -> None:
+    found = await asyncio.gather(*(check(checks, healthy, f"q{number}") for number in range(30)))
+    assert {one.verdict for one in found if isinstance(one, BrokerCheck)} == {BrokerVerdict.REACHABLE}
+    assert not any(isinstance(one, Unknown) for one in found)
+
+
+async def test_what_is_asked_of_a_silent_one_is_answered_before_it_is(
+    checks: BrokerChecks, silent: EmbeddedRedis
+) -> None:
+    first = await check(checks, silent.url)
+    assert isinstance(first, Unknown), "nobody waits for what may never come"
+    found = await until(checks, silent.url, BrokerVerdict.TIMEOUT)
+    assert "did not answer within 2.5 s" in found.message
+    other = await check(checks, silent.url, "another-queue")
+    assert isinstance(other, BrokerCheck), "what is known of the broker is known of every queue on it"
+    assert other.verdict is BrokerVerdict.TIMEOUT
+
+
+async def test_a_hundred_queues_on_a_silent_one_delay_no_other(
+    checks: BrokerChecks, healthy: str, silent: EmbeddedRedis
+) -> None:
+    waiting = [asyncio.ensure_future(check(checks, silent.url, f"q{number}")) for number in range(100)]
+    await asyncio.sleep(0)
+    found = await check(checks, healthy)
+    assert isinstance(found, BrokerCheck)
+    assert found.verdict is BrokerVerdict.REACHABLE
+    await asyncio.gather(*waiting)
+
+
+async def test_a_silent_one_is_asked_again_without_anybody_waiting_and_its_return_is_noticed(
+    silent: EmbeddedRedis,
+) -> None:
+    looks, again = 0, asyncio.Event()
+
+    async def look(url: str, spec: QueueWorkerSpec, at: datetime) -> BrokerCheck:
+        nonlocal looks
+        looks += 1
+        if looks > 2:
+            again.set()
+        return await _look(url, spec, at)
+
+    checks = BrokerChecks(now, look)
+    try:
+        first = await until(checks, silent.url, BrokerVerdict.TIMEOUT)
+        await asyncio.wait_for(again.wait(), SECONDS)  # nobody asks meanwhile
+        found = await check(checks, silent.url)
+        assert isinstance(found, BrokerCheck)
+        assert found.observed_at > first.observed_at
+        assert now() - found.observed_at < FRESH
+        silent.send(signal.SIGCONT)
+        await until(checks, silent.url, BrokerVerdict.REACHABLE)
+    finally:
+        await checks.close()
