@@ -109,7 +109,7 @@ def _steps(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emit
         yield EmitEvent(EventReason.STEPS_RESTARTED, "Normal", text, key)
     elif old.step != new.step or new.stage is Stage.PROMOTING is not old.stage:
         canary = next((r for r in after.revisions if r.role is Role.CANARY), None)
-        serves = f" {canary.name} has {canary.replicas} workers." if canary else ""
+        serves = f" {canary.name} runs with {canary.replicas} of the workers." if canary else ""
         text = f"Step {old.step} of {name} is over.{serves}"
         key = f"step:{new.target}:{new.attempt}:{old.step}:{new.stage}"
         yield EmitEvent(EventReason.STEP_COMPLETED, "Normal", text, key)

@@ -129,7 +129,7 @@ def _queue_progress(gate: Gate, measured: Measured) -> Judged:
         text = f"one process of {measured.canary.revision} owns {measured.most_owned} deliveries"
         return Judged(Verdict.FAILED, f"{text}, and prefetch and coroutines allow {measured.bound}.", samples)
     workers, of_stable = measured.canary.workers, measured.stable.workers
-    told = f"{canary.committed} commits by {workers} workers, {stable.committed} by {of_stable} of the stable"
+    told = f"{_commits(canary, workers)}, {stable.committed} by {of_stable} of the stable revision"
     if not measured.backlogged:
         if samples < gate.min_samples:
             return _too_few(f"{samples} settled", gate, samples)
@@ -174,7 +174,7 @@ def _usage_accounting(gate: Gate, measured: Measured) -> Judged:
     share, usual = uncounted / all_, others / max(1, of_stable)
     pooled = (uncounted + others) / (all_ + of_stable)
     error = (pooled * (1 - pooled) * (1 / all_ + 1 / max(1, of_stable))) ** 0.5
-    shown = f"{told}; {_percent(share)} not counted, {_percent(usual)} of the stable revision's"
+    shown = f"{told}; {_percent(share)} rejected or unreadable, {_percent(usual)} beside"
     if share - usual > max(_MORE_REJECTED / 100, _SURE * error):
         return Judged(Verdict.FAILED, f"{shown}.", samples)
     return Judged(Verdict.PASSED, f"{shown}.", samples)
@@ -279,6 +279,10 @@ def _between(was: Counts, is_: Counts) -> Counts:
 
 def _settled(counts: Counts) -> int:
     return counts.committed + counts.rejected
+
+
+def _commits(counts: Counts, workers: int) -> str:
+    return f"{counts.committed} commits by {workers} worker{'s' if workers != 1 else ''}"
 
 
 def _seconds(value: float) -> str:

@@ -105,10 +105,10 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
         why = f"it leaves for {departure.target}" if departure.wanted else f"it leaves: {departure.why}"
         reason = departure.mark.reason(why, now)
         fences = [FenceRevision(one, reason) for one in unfenced]
-        return at(Stage.STOP_RECEIVING, _receiving(unfenced), *fences)
+        return at(Stage.STOP_RECEIVING, _receiving(unfenced, queue), *fences)
     receiving = [one for one in sorted(names) if queue.of(one).receiving]
     if receiving:
-        return at(Stage.STOP_RECEIVING, _receiving(receiving), *recover)
+        return at(Stage.STOP_RECEIVING, _receiving(receiving, queue), *recover)
     holding = [one for one in sorted(names) if queue.outstanding(one)]
     if holding:
         held = ", ".join(f"{one} ({queue.outstanding(one)})" for one in holding)
@@ -168,6 +168,11 @@ def _registry(
     return at(Stage.RETIRE, Pass(), registry=Pass())
 
 
-def _receiving(names: Sequence[str]) -> Wait:
-    text = f"Workers of {', '.join(names)} have not all said that they receive no more."
+def _receiving(names: Sequence[str], queue: QueueFacts) -> Wait:
+    number = sum(queue.of(one).receiving for one in names)
+    text = (
+        f"Workers of {', '.join(names)} have not all said that they receive no more"
+        + (f"; {number} did not yet. One that is full says it when a handler has ended" if number else "")
+        + (", one that was killed or cut off counts until it falls silent." if number else ".")
+    )
     return Wait(ConditionReason.RECEIVING_NOT_STOPPED, text)
