@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from e2e.fixtures import wait_until
+from queueworker_operator.api.names import LABEL_PREFETCH
 from tests.cluster.operators import Installed, OperatorProcess
 from tests.cluster.story import LONG, NAME, SOON, Body, Story, event_payloads, queueworker, with_version
 
@@ -35,6 +36,12 @@ def then_at(story: Story, stage: str, step: str) -> None:
         return (rollout.get("stage"), rollout.get("step")) == (stage, step)
 
     wait_until(there, f"stage {stage}, step {step}", LONG)
+
+
+def of_arm(story: Story, prefetch: int) -> set[str]:
+    """The pods of an arm, by name."""
+    found = [pod["metadata"] for pod in story.pods()]
+    return {one["name"] for one in found if one["labels"][LABEL_PREFETCH] == str(prefetch)}
 
 
 def numbers(story: Story) -> dict[str, int]:
@@ -111,3 +118,39 @@ def test_a_canary_survives_the_operators_death_and_other_steps(
     shown = story.kubectl("get", "qw", NAME).stdout
     assert "Paused" in shown
     assert "3/3" in shown
+
+
+def test_a_measured_canary_that_loses_a_pod_on_purpose_comes_out_even(
+    installed: Installed, story: Story
+) -> None:
+    few = [{"type": type_, "minSamples": 5} for type_ in ("CPUEfficiency", "Latency", "UsageAccounting")]
+    steps = (arm(4), {"analysis": {"durationSeconds": 20, "forceFailure": True}}, arm(20), PAUSE)
+    rollout = {
+        "strategy": "Canary",
+        "steps": [ONE, *steps],
+        "gates": [{"type": "QueueProgress", "minSamples": 5}, *few],
+    }
+    # The machine is small: how long things take says little.
+    for gate in few[:2]:
+        gate["maxPercentOfStable"] = 10_000
+    first = queueworker(story.given_broker(), rollout=rollout)
+    story.given_ready(first)
+    with story.publishing(event_payloads(2000), pause=0.2):
+        story.apply(with_version(first, "v2"))
+        seen: set[str] = set()
+
+        def paused() -> bool:
+            seen.update(of_arm(story, 4))
+            rollout = story.resource().get("status", {}).get("rollout", {})
+            return (rollout.get("stage"), rollout.get("step")) == ("Paused", "5/5")
+
+        wait_until(paused, "what was measured passes", LONG)
+    assert len(seen) >= 2, "another pod takes the place of the one that was killed"
+
+    found = story.resource()["status"]["gates"]
+    assert {(one["type"], one["verdict"]) for one in found} == {
+        (type_, "Passed") for type_ in ("QueueProgress", "CPUEfficiency", "Latency", "UsageAccounting")
+    }
+    assert story.condition("GatesPassed")["reason"] == "AllPassed"
+    assert "WorkerKilled" in story.event_reasons()
+    story.then_committed(2000)
