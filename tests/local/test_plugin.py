@@ -37,8 +37,9 @@ async def test_a_serving_worker_is_shown_with_its_processes(up: Up, jobs: Jobs) 
     assert f"{stable}  Stable  2/2 ready, 2 coroutines, prefetch 10" in shown
     assert all(f"pid {pid}  ready" in shown for pid in up.pids())
 
-    code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
-    assert (code, told.splitlines()[0]) == (0, "work: nothing to do (Serving)")
+    for name in (["work"], []):
+        code, told, _ = await plugin("why", *name, "--local", str(up.state_dir))
+        assert (code, told.splitlines()[0]) == (0, "work: nothing to do (Serving)")
 
     code, out, _ = await plugin("get", "work", "--json", "--local", str(up.state_dir))
     (one,) = json.loads(out)
@@ -132,6 +133,21 @@ async def test_a_state_that_cannot_be_used_is_named(text: str | None, wanted: st
     assert code == 1
     assert wanted in err
     assert str(tmp_path) in err or "status." in err
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "wanted"),
+    [((), 1, "there is no QueueWorker here"), (("mail", "work"), 2, "name one of mail, work")],
+)
+async def test_why_without_a_name_needs_exactly_one(
+    names: tuple[str, ...], code: int, wanted: str, tmp_path: Path
+) -> None:
+    one = {"queue": "q", "status": {}, "spec_generation": 1, "deleting": False}
+    state = {"state": "stopped", "file": "q.yaml", "resources": dict.fromkeys(names, one)}
+    (tmp_path / "up.json").write_text(json.dumps(state))
+    ended, _, error = await plugin("why", "--local", str(tmp_path))
+    assert ended == code
+    assert wanted in error
 
 
 async def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path) -> None:

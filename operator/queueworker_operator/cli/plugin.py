@@ -95,18 +95,24 @@ def get(name: str, watching: bool, everywhere: bool, as_json: bool, **place: Any
 
 
 @main.command()
-@click.argument("name")
+@click.argument("name", required=False, default="")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_place_options
 def why(name: str, as_json: bool, **place: Any) -> None:
-    """Say what stops NAME: the reason, what was read, and the way out.
+    """Say what stops NAME, or the only one that is there: the reason, what was read, and the way out.
 
     Exit codes: 0 moving, or nothing to do; 3 waiting; 4 blocked until somebody does something; 1 not there;
     2 the cluster or the usage is wrong.
     """
 
     async def tell(look: Callable[[], Awaitable[list[Seen]]]) -> int:
-        (seen,) = await look()
+        found_all = await look()
+        if not found_all:
+            raise NotSeenError("there is no QueueWorker here; see kubectl queueworker get -A")
+        if len(found_all) > 1:
+            names = ", ".join(one.name for one in found_all)
+            raise click.UsageError(f"there is more than one QueueWorker: name one of {names}")
+        (seen,) = found_all
         found = verdict(seen)
         if as_json:
             click.echo(json.dumps(verdict_as_json(seen, found), indent=1))
