@@ -224,14 +224,23 @@ async def test_a_server_that_says_it_cannot_serve_now_is_asked_about_at_once(
     for sentinel in scripted:
         sentinel.says(new.port, epoch=2)
     await divided.publish(b"1")
-    # It keeps its clients, and answers MASTERDOWN.
+    # It keeps its clients, and answers MASTERDOWN, also to what would be refused as a write otherwise.
     divided.client.config_set("replica-serve-stale-data", "no")
+    divided.client.config_set("replica-read-only", "no")
     divided.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
     try:
-        with pytest.raises(BrokerUnavailableError, match="MASTERDOWN"):
-            await receive(consumer)
-        assert [one.payload for one in (await receive(consumer)).deliveries] == [b"1"]
+        told: list[str] = []
+        while len(told) <= 2:
+            try:
+                received = await receive(consumer)
+                break
+            except BrokerUnavailableError as error:
+                told.append(str(error))
+        assert 1 <= len(told) <= 2, "each of its two connections is told once"
+        assert all("MASTERDOWN" in one for one in told)
+        assert [one.payload for one in received.deliveries] == [b"1"]
     finally:
+        divided.client.config_set("replica-read-only", "yes")
         divided.client.execute_command("REPLICAOF", "NO", "ONE")
 
 

@@ -44,6 +44,8 @@ from queueworker_operator.plan.way_out import Departure, WayOut, way_out
 _ORPHAN_FINALIZER = "orphan"
 #: What a fence says of a deletion; a drain that becomes an Orphan lifts no other.
 _WHY = "its QueueWorker is deleted"
+#: Seconds in which workers of another QueueWorker that were just started show on the broker's list.
+_SEEN_WITHIN = timedelta(seconds=10)
 #: A fence is kept for workers that the broker still lists; dead ones fall silent within the expiry.
 LISTED_AT_MOST = timedelta(seconds=120)
 _WAY_OUT = (
@@ -111,6 +113,12 @@ def _drained(
     capable = tuple(r for r in busy if r.protocol is Protocol.RESERVATION)
     shared = shared_of(capable, facts.shared, queue)
     leaving = tuple(r for r in capable if r.name not in shared)
+    if doubtful := _doubtful(resource, leaving, facts.shared, queue, now):
+        text = (
+            f"Another QueueWorker has {', '.join(doubtful)}, too, and a fence would stop its workers: for "
+            f"{_SEEN_WITHIN.seconds} s it is seen whether some live on the broker."
+        )
+        return Ending((), Stage.DELETING, Wait(ConditionReason.DELETING, text), None, check)
     ours = any(r.protocol is Protocol.RESERVATION for r in revisions)
     out = None
     if (not shared and (ours or resource.spec.protocol is Protocol.RESERVATION)) or leaving:
@@ -133,20 +141,40 @@ def _drained(
     if not isinstance(held, Pass):
         assert out is not None
         return Ending(tuple(actions), out.stage, _with_way_out(held), out, check)
-    return _lifted(resource, revisions, queue, out, check, now)
+    return _lifted(resource, revisions, facts.shared, queue, out, check, now)
+
+
+def _doubtful(
+    resource: QueueWorker,
+    leaving: tuple[RevisionFacts, ...],
+    named: frozenset[str],
+    queue: QueueFacts | Unknown,
+    now: datetime,
+) -> list[str]:
+    """Revisions that another QueueWorker has as well, while its workers may not have had the time to show."""
+    deleted = resource.metadata.deletion_timestamp
+    if deleted is None or now - deleted >= _SEEN_WITHIN or isinstance(queue, Unknown):
+        return []
+    return [r.name for r in leaving if r.name in named and r.desired and not queue.is_fenced(r.name)]
 
 
 def _lifted(
     resource: QueueWorker,
     revisions: tuple[RevisionFacts, ...],
+    named: frozenset[str],
     queue: QueueFacts | Unknown,
     out: WayOut | None,
     check: BrokerCheck | Unknown,
     now: datetime,
 ) -> Ending:
-    """Every worker has stopped, and nothing is left. The fences go, once nobody is listed whom they stop."""
+    """Every worker has stopped, and nothing is left. The fences go, once nobody is listed whom they stop. A
+    fence that stops another QueueWorker's workers (`named`) goes at once: those on the list are its."""
     fenced = _mark(resource).ours(queue) if isinstance(queue, QueueFacts) else []
-    listed = [name for name in fenced if isinstance(queue, QueueFacts) and queue.of(name).capable]
+    listed = [
+        name
+        for name in fenced
+        if isinstance(queue, QueueFacts) and queue.of(name).capable and name not in named
+    ]
     rollout = resource.status.rollout
     since = rollout.progressed_at if rollout and rollout.progressed_at else now
     if listed and now - since <= LISTED_AT_MOST:
