@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import QueueWorkerStatus
-from queueworker_operator.plan.facts import Unknown
+from queueworker_operator.plan.facts import Unknown, WorkerFailure
 from queueworker_operator.plan.planner import plan
 from tests.operator.canary_story import HALF, MINUTE, ONE, P4, P8, PAUSE, Story, arm, begin, canary
 from tests.operator.plan_words import steps
-from tests.operator.resources import OLD, START, V1, V2, after, down, facts, image_revision, on, queue, seen
+from tests.operator.resources import (
+    OLD,
+    START,
+    V1,
+    V2,
+    after,
+    down,
+    facts,
+    image_revision,
+    invalid,
+    on,
+    queue,
+    seen,
+)
 
 
 def test_each_arm_is_a_revision_and_the_one_before_leaves_fenced_when_it_serves() -> None:
@@ -252,6 +267,57 @@ def test_a_lost_status_in_the_promotion_begins_at_the_first_step() -> None:
     story.until(Stage.PAUSED, "2/2")
     assert story.numbers() == {V1.name: 3, V2.name: 1}
     assert story.status.stable == V1.as_stable()
+
+
+def test_a_lost_status_does_not_make_a_canary_stable_that_is_not_wanted_any_more() -> None:
+    story = Story(canary(QueueWorkerStatus(), image="demo:v1"), seen(V1, 3), seen(V2, 1, created=1.0))
+    assert "v2 to 3" not in story.look()
+    assert story.status.stable == V1.as_stable()
+    story.until(Stage.IDLE)
+    assert story.numbers() == {V1.name: 4}
+
+
+def test_a_typo_in_the_spec_costs_no_step_and_no_answer() -> None:
+    story = begin(ONE, PAUSE, HALF, PAUSE)
+    story.until(Stage.PAUSED, "2/4")
+    asked = {"spec__request": {"id": "p", "action": "SkipStep"}}
+    story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **asked))
+    story.until(Stage.PAUSED, "4/4")
+    promote = {"spec__request": {"id": "q", "action": "Promote"}}
+    story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **promote))
+    story.look()
+    before = story.status
+    assert (story.step, before.promoted) == ("4/4", V2.name)
+
+    typo = invalid(spec__prefetch=1, status=before.to_body())
+    rows = tuple(story.revisions.values())
+    refused = plan(typo, facts(story.resource, *rows, now=story.now), story.now).status
+    stalled = refused.condition("Stalled")
+    assert stalled is not None
+    assert stalled.reason == "InvalidSpec"
+    assert (refused.rollout, refused.promoted) == (before.rollout, before.promoted)
+
+    story.resource = canary(refused, ONE, PAUSE, HALF, PAUSE, **promote)
+    story.until(Stage.IDLE)
+    assert story.numbers() == {V2.name: 4}
+
+
+def test_a_canary_that_cannot_start_says_why_from_the_first_on() -> None:
+    story = begin(ONE, PAUSE)
+    story.broken.add(V2.name)
+    story.look()
+    failure = WorkerFailure("CrashLoopBackOff", "exit code 1: no such table.")
+    story.revisions[V2.name] = replace(story.revisions[V2.name], failure=failure)
+    story.look()
+    assert story.said() == ("False", "Degraded")
+    assert "WorkersFailing" in story.events
+    story.wait(600)
+    story.look()
+    stalled = story.status.condition("Stalled")
+    assert stalled is not None
+    assert stalled.reason == "ProgressDeadlineExceeded"
+    assert "no such table" in stalled.message
+    assert "request Abort" in stalled.message
 
 
 def test_the_first_revision_of_all_takes_no_steps() -> None:

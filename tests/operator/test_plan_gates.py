@@ -84,6 +84,9 @@ def test_queue_progress(canary: Counts, stable: Counts, changes: dict[str, Any],
         pytest.param(done(1000), done(3000), PASSED, id="all is counted"),
         pytest.param(done(1000), NOTHING, PASSED, id="nothing to compare with, and nothing to ask"),
         pytest.param(done(990, taken_over=8, released=5), done(3000), PASSED, id="a worker was killed"),
+        pytest.param(done(290, taken_over=29), done(3000), UNSURE, id="its workers die again and again"),
+        pytest.param(done(290, taken_over=29), done(3000, taken_over=300), PASSED, id="those beside, too"),
+        pytest.param(done(290, 100, taken_over=29), done(3000), FAILED, id="and it rejects"),
         pytest.param(done(1000, unbooked=1), done(3000), FAILED, id="one is lost"),
         pytest.param(done(1000, unbooked=-1), done(3000), FAILED, id="one ended twice"),
         pytest.param(done(900, 100), done(3000), FAILED, id="it rejects, the other one does not"),
@@ -97,6 +100,10 @@ def test_queue_progress(canary: Counts, stable: Counts, changes: dict[str, Any],
 )
 def test_usage_accounting(canary: Counts, stable: Counts, verdict: Verdict) -> None:
     assert found(USAGE, window(canary, stable)) is verdict
+
+
+def test_what_is_taken_over_from_a_worker_that_was_killed_on_purpose_is_no_fault() -> None:
+    assert found(USAGE, window(done(290, taken_over=29), done(3000), killed=True)) is PASSED
 
 
 def test_usage_is_counted_from_the_very_beginning() -> None:

@@ -246,3 +246,11 @@ def test_what_is_forgotten_on_the_way_back_is_told() -> None:
     decided = look(replace(asks(), status=status), seen(V3, 2), known=())
     assert steps(decided) == ["keep v3 as 1"]
     assert reason(decided) == R.REVISION_NOT_KEPT
+
+
+def test_the_end_of_a_rollback_never_looks_ready() -> None:
+    """Whoever waits for Ready waits for what the spec asks for."""
+    asked = wants("demo:v3", 2, ON_V3.model_copy(update={"rolled_back": TO_V2}))
+    decided = look(asked, seen(V3, 0), seen(V2, 2))
+    assert decided.status.stable == V2.as_stable()
+    assert reason(decided) == "RolledBack"

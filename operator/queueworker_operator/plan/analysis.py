@@ -129,6 +129,7 @@ def analysed(
         bound=subject.bound,
         samples=samples if ours or isinstance(samples, Unknown) else NotSampled(),
         now=now,
+        killed=before.killed_at is not None,
     )
     found = tuple((gate, judge(gate, measured)) for gate in terms.chosen)
     return _judged(terms, before, found, books)
@@ -188,7 +189,7 @@ def _judged(
 
 
 def _text(found: Sequence[tuple[Gate, Judged]]) -> str:
-    return "; ".join(f"{gate.type}: {one.message}" for gate, one in found)
+    return "; ".join(f"{gate.type}: {one.message.rstrip('.')}" for gate, one in found) + "."
 
 
 def _ended(terms: Terms, before: AnalysisStatus, verdict: Verdict, text: str) -> Analysed:

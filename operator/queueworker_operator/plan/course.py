@@ -30,15 +30,20 @@ def remembered(
 ) -> QueueWorkerStatus:
     """The status, where it names no stable revision but workers of others run: with the one that serves most,
     else the oldest. It was lost then, and what waits for steps or for a person must not go on without them.
+    So the wanted one counts as stable only where it is both the largest and the oldest: a canary is younger.
 
     `leaving` are the revisions that are fenced: they serve nothing.
     """
     if previous.stable is not None or spec.strategy is Strategy.ROLLING:
         return previous
-    others = [r for r in revisions if r.name != wanted.name and r.desired and r.name not in leaving]
+    running = [r for r in revisions if r.desired and r.name not in leaving]
+    others = [r for r in running if r.name != wanted.name]
     serves = min(others, key=lambda r: (r.version == wanted.version, -r.desired, r.created), default=None)
     if serves is None:
         return previous
+    current = next((r for r in running if r.name == wanted.name), None)
+    if current and all(current.desired > r.desired and current.created < r.created for r in others):
+        serves = current
     stable = StableStatus(
         revision=serves.name,
         version=serves.version,
@@ -98,6 +103,15 @@ def revoked(spec: QueueWorkerSpec, wanted: Revision, previous: QueueWorkerStatus
     return Wait(ConditionReason.VERSION_REVOKED, f"{text}: ask for another version, or take it off the list.")
 
 
+def rolled_back(serves: str, asked: str) -> Wait:
+    """Why what the spec asks for is not brought out after a request Rollback."""
+    return Wait(
+        ConditionReason.ROLLED_BACK,
+        f"{serves or 'the stable revision'} serves in the place of {asked}, as asked: change the spec, or "
+        "request Retry.",
+    )
+
+
 def kept_back(
     spec: QueueWorkerSpec,
     wanted: Revision,
@@ -110,12 +124,7 @@ def kept_back(
     if heard.aborted is not None:
         return aborted(heard.aborted, previous.gates)
     if heard.rolled_back is not None:
-        serves = previous.stable.revision if previous.stable else "the stable revision"
-        return Wait(
-            ConditionReason.ROLLED_BACK,
-            f"{serves} serves in the place of {heard.rolled_back.asked}, as asked: change the spec, "
-            "or request Retry.",
-        )
+        return rolled_back(previous.stable.revision if previous.stable else "", heard.rolled_back.asked)
     if isinstance(revocation := revoked(spec, wanted, previous), Wait):
         return revocation
     if not is_forward(wanted, previous):

@@ -87,6 +87,6 @@ def aborted(target: str, gates: Sequence[GateStatus]) -> Wait:
     why = "; ".join(f"{one.type} {one.verdict}: {one.message.rstrip('.')}" for one in bad)
     return Wait(
         ConditionReason.ROLLOUT_ABORTED,
-        f"The change to {target} was aborted at step {bad[0].step}: {why}. "
+        f"The change to {target} was aborted. At step {bad[0].step}: {why}. "
         "Change the spec, or request Retry.",
     )

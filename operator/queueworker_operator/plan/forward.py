@@ -21,6 +21,7 @@ from queueworker_operator.plan.course import (
     kept_guard,
     remembered,
     revoked,
+    rolled_back,
 )
 from queueworker_operator.plan.evidence import KEPT, aborted, begun, evidence, kept_gates, terms_of
 from queueworker_operator.plan.facts import (
@@ -274,6 +275,8 @@ def _back(seen: _Seen, revision: str) -> Change:
     )
     decision = rolling(situation, seen.now)
     blocker = first_obstacle(situation.guard, decision.guard)
+    if decision.stage is Stage.IDLE:
+        blocker = first_obstacle(blocker, rolled_back(revision, seen.wanted.name))
     return seen.change(revision, decision, situation, blocker)
 
 

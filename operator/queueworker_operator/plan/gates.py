@@ -32,8 +32,8 @@ from queueworker_operator.plan.samples import (
 
 #: What cannot be a coincidence: standard errors.
 _SURE = 3.0
-#: Of a hundred settled messages, this many more than the stable revision rejects may be rejected.
-_MORE_REJECTED = 1.0
+#: Of a hundred messages, this many more than the stable revision's may be rejected, or taken over.
+_MORE = 1.0
 #: Seconds of CPU a second for each worker that are not counted: polling, renewing, being asked.
 _IDLE = 0.02
 #: Seconds that are added to every limit: of a handler, and of a wait, which is known to a second only.
@@ -73,6 +73,8 @@ class Measured:
     #: What workers said since `start`.
     samples: Samples | Unknown | NotSampled
     now: datetime
+    #: A worker of the canary was killed on purpose, so that others take over what it had.
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +174,25 @@ def _usage_accounting(gate: Gate, measured: Measured) -> Judged:
     if uncounted and of_stable < gate.min_samples:
         return _too_few(f"{of_stable} settled by the stable", gate, samples)
     share, usual = uncounted / all_, others / max(1, of_stable)
-    pooled = (uncounted + others) / (all_ + of_stable)
-    error = (pooled * (1 - pooled) * (1 / all_ + 1 / max(1, of_stable))) ** 0.5
     shown = f"{told}; {_percent(share)} rejected or unreadable, {_percent(usual)} beside"
-    if share - usual > max(_MORE_REJECTED / 100, _SURE * error):
+    if _surely_more(uncounted, all_, others, of_stable):
         return Judged(Verdict.FAILED, f"{shown}.", samples)
+    left, beside = canary.taken_over, stable.taken_over
+    if not measured.killed and _surely_more(left, all_ + left, beside, of_stable + beside):
+        text = (
+            f"{told}: its workers died or fell silent, which a node may do to them as well. See why they "
+            "stopped, then measure again, or abort."
+        )
+        return Judged(Verdict.INCONCLUSIVE, text, samples)
     return Judged(Verdict.PASSED, f"{shown}.", samples)
+
+
+def _surely_more(some: int, all_: int, others: int, of_others: int) -> bool:
+    """Whether a share is larger than another one by more than may be, and by no coincidence."""
+    pooled = (some + others) / max(1, all_ + of_others)
+    error: float = (pooled * (1 - pooled) * (1 / max(1, all_) + 1 / max(1, of_others))) ** 0.5
+    more = some / max(1, all_) - others / max(1, of_others)
+    return more > max(_MORE / 100, _SURE * error)
 
 
 def _cpu_efficiency(gate: Gate, measured: Measured) -> Judged:
@@ -292,4 +307,4 @@ def _seconds(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g} %" if share < 10 else f"{100 * share:,.0f} %"

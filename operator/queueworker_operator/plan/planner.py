@@ -173,11 +173,15 @@ def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Pl
         out=None,
         handled_request=previous.handled_request,
         aborted=previous.aborted,
+        promoted=previous.promoted,
         gates=previous.gates,
         rolled_back=previous.rolled_back,
         kept=previous.kept,
     )
     status = build_status(resource.metadata, previous, view, now)
+    if previous.rollout is not None:
+        # How far a change is stays as it is: it goes on from there when the spec is right again.
+        status = status.model_copy(update={"rollout": previous.rollout})
     return _finish([], transitions(previous, status), previous, status, SETTLED)
 
 

@@ -227,11 +227,14 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     return _Word(
         "True",
         ConditionReason.PROGRESS_DEADLINE_EXCEEDED,
-        f"No progress within {seconds} s. {_waits(view)} It is still tried.",
+        f"No progress within {seconds} s. {_waits(view)} It is still tried"
+        + (": correct the spec, or request Abort." if view.canary else "."),
     )
 
 
 def _reconciling(view: View) -> _Word:
+    if _waits_for_workers(view) and _failure(view):
+        return _Word("True", ConditionReason.WORKERS_FAILING, _waits(view))
     match view.blocker:
         case Wait(reason, message):
             return _Word("True", reason, message)
@@ -292,7 +295,9 @@ def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: 
     if view.deleting:
         return _Word("False", ConditionReason.DELETING, _waits(view))
     if isinstance(view.blocker, Wait):
-        return _Word("False", view.blocker.reason, view.blocker.message)
+        failing = reconciling is not None and reconciling.reason is ConditionReason.WORKERS_FAILING
+        reason = ConditionReason.DEGRADED if failing else view.blocker.reason
+        return _Word("False", reason, _waits(view))
     if view.settled:
         return _Word("True", ConditionReason.SERVING, f"{view.target} serves: {count}.")
     if reconciling and reconciling.reason is ConditionReason.WORKERS_FAILING:
@@ -308,7 +313,16 @@ def _failure(view: View) -> str:
     return f"{failures[0].reason}: {failures[0].message}" if failures else ""
 
 
+def _waits_for_workers(view: View) -> bool:
+    """Workers of a canary are to start: what they report is why it takes long."""
+    blocker = view.blocker
+    return isinstance(blocker, Wait) and blocker.reason is ConditionReason.ROLLOUT_IN_PROGRESS
+
+
 def _waits(view: View) -> str:
+    if _waits_for_workers(view) and (failure := _failure(view)):
+        assert isinstance(view.blocker, Wait)
+        return f"{view.blocker.message} {failure}"
     match view.blocker:
         case Wait(_, message) | Fail(_, message):
             return message

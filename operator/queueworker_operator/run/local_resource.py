@@ -372,6 +372,11 @@ class LocalResource:
             return frozenset()
         return frozenset(group.revision.name for group in self.groups.values() if group.desired)
 
+    def _stable_spec(self) -> Mapping[str, Any] | None:
+        stable = self.status.stable.revision if self.status.stable else ""
+        kept = self._kept.get(stable)
+        return self._specs.get(stable) or (kept.spec if kept else None)
+
     def to_state(self) -> dict[str, Any]:
         """This resource in up.json."""
         return {
@@ -380,7 +385,7 @@ class LocalResource:
             "deleting": self.deleting,
             "broker_url": self.broker_url,
             "status": self.status.to_body(),
-            "stable_spec": self._specs.get(self.status.stable.revision) if self.status.stable else None,
+            "stable_spec": self._stable_spec(),
             "kept": [
                 {"revision": name, "number": one.number, "spec": one.spec} for name, one in self._kept.items()
             ],
