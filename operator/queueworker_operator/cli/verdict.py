@@ -12,6 +12,7 @@ from queueworker_operator.api.gates import newest
 from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
 from queueworker_operator.api.types import Condition
 from queueworker_operator.cli.seen import Seen
+from queueworker_operator.plan.view import HALTED
 
 #: What `why` ends with.
 MOVING, WAITING, BLOCKED = 0, 3, 4
@@ -35,20 +36,7 @@ _GOING_ON = (
     ConditionReason.DELETING,
 )
 #: Those that end only when a person edits the resource.
-_BY_HAND = (
-    ConditionReason.PAUSED,
-    ConditionReason.PAUSE_STEP,
-    ConditionReason.GATE_FAILED,
-    ConditionReason.GATE_INCONCLUSIVE,
-    ConditionReason.WAITING_FOR_PROMOTION,
-    ConditionReason.HELD,
-    ConditionReason.VERSION_REVOKED,
-    ConditionReason.NO_WORKERS_WANTED,
-    ConditionReason.ROLLOUT_ABORTED,
-    ConditionReason.ROLLED_BACK,
-    ConditionReason.STABLE_MISSING,
-    ConditionReason.TARGET_FENCED,
-)
+_BY_HAND = (*HALTED, ConditionReason.STABLE_MISSING, ConditionReason.TARGET_FENCED)
 
 
 class Answer(StrEnum):

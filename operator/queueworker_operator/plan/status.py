@@ -233,9 +233,9 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
 
 
 def _reconciling(view: View) -> _Word:
-    if _waits_for_workers(view) and _failure(view):
-        return _Word("True", ConditionReason.WORKERS_FAILING, _waits(view))
     match view.blocker:
+        case Wait(ConditionReason.ROLLOUT_IN_PROGRESS, _) if _failure(view):
+            return _Word("True", ConditionReason.WORKERS_FAILING, _waits(view))
         case Wait(reason, message):
             return _Word("True", reason, message)
         case Unknown() if view.deleting:
@@ -294,14 +294,12 @@ def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: 
         return _Word("False", stalled.reason, stalled.message)
     if view.deleting:
         return _Word("False", ConditionReason.DELETING, _waits(view))
-    if isinstance(view.blocker, Wait):
-        failing = reconciling is not None and reconciling.reason is ConditionReason.WORKERS_FAILING
-        reason = ConditionReason.DEGRADED if failing else view.blocker.reason
-        return _Word("False", reason, _waits(view))
-    if view.settled:
-        return _Word("True", ConditionReason.SERVING, f"{view.target} serves: {count}.")
     if reconciling and reconciling.reason is ConditionReason.WORKERS_FAILING:
         return _Word("False", ConditionReason.DEGRADED, reconciling.message)
+    if isinstance(view.blocker, Wait):
+        return _Word("False", view.blocker.reason, view.blocker.message)
+    if view.settled:
+        return _Word("True", ConditionReason.SERVING, f"{view.target} serves: {count}.")
     message = reconciling.message if reconciling else f"{count}."
     return _Word("False", ConditionReason.PROGRESSING, message)
 
@@ -313,17 +311,11 @@ def _failure(view: View) -> str:
     return f"{failures[0].reason}: {failures[0].message}" if failures else ""
 
 
-def _waits_for_workers(view: View) -> bool:
-    """Workers of a canary are to start: what they report is why it takes long."""
-    blocker = view.blocker
-    return isinstance(blocker, Wait) and blocker.reason is ConditionReason.ROLLOUT_IN_PROGRESS
-
-
 def _waits(view: View) -> str:
-    if _waits_for_workers(view) and (failure := _failure(view)):
-        assert isinstance(view.blocker, Wait)
-        return f"{view.blocker.message} {failure}"
     match view.blocker:
+        case Wait(ConditionReason.ROLLOUT_IN_PROGRESS, message):
+            # Workers of a canary are to start: what they report is why it takes long.
+            return f"{message} {_failure(view)}".rstrip()
         case Wait(_, message) | Fail(_, message):
             return message
         case Unknown(reason=reason) if view.deleting:
