@@ -15,6 +15,8 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import click
@@ -25,15 +27,26 @@ from examples.demo.canary import CANARY_RESOURCE, canary_and_rollback
 from examples.demo.change import EVENT_FILE, RESOURCES, change_of_version
 from examples.demo.picture import NAMESPACE, QUEUE, Progressing, drawn
 from examples.demo.up import DemoFailed, Up, running
-from worker_runtime.brokers.base import Inspector
 from worker_runtime.brokers.connect import broker_from_url
 
 PATIENCE = 120.0
 
 
-async def _look(progress: Progressing, up: Up, inspector: Inspector) -> None:
-    progress.status = up.status()
-    progress.reading = await inspector.read(QUEUE)
+@asynccontextmanager
+async def _shown(progress: Progressing, console: Console, up: Up, url: str) -> AsyncIterator[None]:
+    """Its picture, from a first look to the end of the block."""
+    inspector = broker_from_url(url, NAMESPACE).inspector()
+
+    async def look() -> None:
+        progress.status = up.status()
+        progress.reading = await inspector.read(QUEUE)
+
+    try:
+        await look()
+        async with drawn(progress, console, look):
+            yield
+    finally:
+        await inspector.close()
 
 
 async def _first_act(console: Console, work: Path, broker: str) -> bool:
@@ -47,14 +60,9 @@ async def _first_act(console: Console, work: Path, broker: str) -> bool:
     )
     async with running(work, source, {"USAGE_TOTALS_URL": totals} if totals else {}) as up:
         url = await up.first_workers()
-        inspector = broker_from_url(url, NAMESPACE).inspector()
-        try:
-            await _look(progress, up, inspector)
-            async with drawn(progress, console, lambda: _look(progress, up, inspector)):
-                text = source.read_text()
-                await change_of_version(progress, url, events, text, up.apply, up.until, PATIENCE)
-        finally:
-            await inspector.close()
+        async with _shown(progress, console, up, url):
+            text = source.read_text()
+            await change_of_version(progress, url, events, text, up.apply, up.until, PATIENCE)
         return await summary(progress, url, events, console, totals)
 
 
@@ -66,16 +74,9 @@ async def _second_act(console: Console, work: Path) -> bool:
     )
     async with running(work, CANARY_RESOURCE, {}) as up:
         url = await up.first_workers()
-        inspector = broker_from_url(url, NAMESPACE).inspector()
-        try:
-            await _look(progress, up, inspector)
-            async with drawn(progress, console, lambda: _look(progress, up, inspector)):
-                text = CANARY_RESOURCE.read_text()
-                published = await canary_and_rollback(
-                    progress, url, text, up.apply, up.until, console, PATIENCE
-                )
-        finally:
-            await inspector.close()
+        async with _shown(progress, console, up, url):
+            text = CANARY_RESOURCE.read_text()
+            published = await canary_and_rollback(progress, url, text, up.apply, up.until, console, PATIENCE)
         return await summary(progress, url, published, console)
 
 
