@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from worker_runtime.brokers.base import Delivery
 from worker_runtime.deferred import Commit, Deferrals
 from worker_runtime.hooks import Hook, HookKind
@@ -19,6 +21,8 @@ from worker_runtime.message import Context, Message
 
 #: A reason is kept with every rejected message, so it must not grow with what the user prints.
 LONGEST_REASON = 500
+#: Of what is wrong with a payload, so many places are told.
+MOST_FINDINGS = 5
 
 log = logging.getLogger("queueworker.handler")
 
@@ -33,6 +37,17 @@ def describe(error: BaseException) -> str:
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     reason = readable(reason[: LONGEST_REASON + 1])
     return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"
+
+
+def misfit(error: Exception) -> str:
+    """Like `describe`; of pydantic's findings the places and what is wrong there, without the values."""
+    if not isinstance(error, ValidationError):
+        return describe(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, one['loc'])) or 'all of it'}: {one['msg']}" for one in found[:MOST_FINDINGS]]
+    if len(found) > MOST_FINDINGS:
+        told.append(f"and {len(found) - MOST_FINDINGS} more")
+    return describe(ValueError("; ".join(told))).removeprefix("ValueError: ")
 
 
 def readable(text: str) -> str:
@@ -93,7 +108,7 @@ class Execution:
             try:
                 arguments = self._prepare(delivery, context)
             except Exception as error:
-                reason = f"the payload does not fit {self._job.binding.payload_type}: {describe(error)}"
+                reason = f"the payload does not fit {self._job.binding.payload_type}: {misfit(error)}"
                 log.error("%s", reason, extra={"queue": delivery.queue})
                 await self.tell(error, context)
                 return Failure(reason[:LONGEST_REASON], error, fits=False)

@@ -115,6 +115,7 @@ def test_a_payload_that_does_not_fit_is_rejected(bench: Bench) -> None:
     assert worker.wrote() == ["a=1", "c=3"]
     assert worker.stop() == 0
     assert len(worker.said("the payload does not fit Usage")) == 2
+    assert worker.said("the payload does not fit Usage: bytes: Field required"), "what is wrong, and where"
 
 
 def test_hooks_run_in_order_for_their_groups(bench: Bench) -> None:

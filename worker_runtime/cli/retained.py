@@ -10,8 +10,8 @@ from typing import Any
 from worker_runtime.brokers.base import Maintenance, Retained
 from worker_runtime.cli.columns import columns
 
-#: Characters of a payload on a line for people; programs get all of it.
-_SHOWN = 60
+#: Characters of a payload and of a reason on a line for people; programs get all of them.
+_SHOWN, _SHOWN_WHY = 60, 160
 
 
 async def read_retained(maintenance: Maintenance, queue: str, limit: int) -> dict[str, Sequence[Retained]]:
@@ -47,9 +47,13 @@ def _row(each: Retained) -> list[str]:
         "?" if each.attempts is None else f"{each.attempts:,}",
         "?" if each.at is None else f"{datetime.fromtimestamp(each.at, UTC):%Y-%m-%d %H:%M:%S}Z",
         _record(each),
-        why or "?",
-        payload if len(payload) <= _SHOWN else payload[: _SHOWN - 3] + "...",
+        _shortened(why, _SHOWN_WHY) or "?",
+        _shortened(payload, _SHOWN),
     ]
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _record(each: Retained) -> str:
