@@ -197,6 +197,10 @@ class Story:
         body: Body = self.kubectl.json("get", "queueworker", name)
         return body
 
+    def stage(self, name: str = NAME) -> str:
+        """Where the change stands; empty before the first status."""
+        return str(self.resource(name).get("status", {}).get("rollout", {}).get("stage", ""))
+
     def exists(self, kind: str, name: str) -> bool:
         return bool(self.kubectl("get", kind, name, "--ignore-not-found", "-o", "name").stdout.strip())
 
