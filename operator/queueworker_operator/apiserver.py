@@ -218,9 +218,13 @@ class ApiServer:
         query = {"fieldManager": FIELD_MANAGER}
         return await self._request("PATCH", path, body=body, query=query, content=_MERGE_PATCH)
 
-    async def json_patch(self, path: str, operations: list[Body]) -> Body:
+    async def json_patch(
+        self, path: str, operations: list[Body], *, manager: str = FIELD_MANAGER, dry_run: bool = False
+    ) -> Body:
         """A JSON patch; a `test` in it that fails is a ConflictError."""
-        query = {"fieldManager": FIELD_MANAGER}
+        query = {"fieldManager": manager}
+        if dry_run:
+            query["dryRun"] = "All"
         return await self._request("PATCH", path, body=operations, query=query, content=_JSON_PATCH)
 
     async def delete(self, path: str, body: Mapping[str, Any]) -> None:

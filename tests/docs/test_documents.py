@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 import yaml
 
 from queueworker_operator.api.parse import parse
 from queueworker_operator.api.types import QueueWorker
+from queueworker_operator.cli.plugin import main as plugin
 from worker_runtime.brokers.nats.server import EmbeddedNats
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
@@ -144,9 +146,19 @@ def run_documented(words: list[str], document: Path, environment: dict[str, str]
         assert ran.returncode == 0, f"{said}: exit code {ran.returncode}\n{ran.stdout}{ran.stderr}"
     else:
         assert program in RUN_ELSEWHERE, f"{said}: no test runs this command"
+        if program == "kubectl-queueworker" or words[:2] == ["kubectl", "queueworker"]:
+            is_understood_by_the_plugin(arguments[program == "kubectl" :])
         for argument in arguments:
             if argument.startswith(("charts/", "examples/", "crds/")):
                 assert (ROOT / argument).exists(), f"{said}: {argument} is not there"
+
+
+def is_understood_by_the_plugin(arguments: list[str]) -> None:
+    """Raises click.UsageError for a verb or an option that it does not have."""
+    context = click.Context(plugin, info_name="kubectl-queueworker")
+    name, command, rest = plugin.resolve_command(context, list(arguments))
+    assert command is not None
+    command.make_context(name, rest, parent=context)
 
 
 def runs_until_it_is_told_to_stop(

@@ -17,9 +17,9 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def served(answer: Answer, folder: Path) -> AsyncIterator[ApiServer]:
-    """A client of a server that answers every GET with `answer`. Its kubeconfig is written into `folder`."""
+    """A client of a server that answers every request with `answer`. Its kubeconfig is put into `folder`."""
     app = web.Application()
-    app.router.add_get("/{path:.*}", answer)
+    app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     port = free_port()

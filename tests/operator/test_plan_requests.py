@@ -82,7 +82,18 @@ def test_a_request_that_does_not_apply_is_ignored_once() -> None:
         first = look(resource, seen(V1, 2))
         assert (steps(first), told(first)) == ([], ["RequestIgnored"])
         assert first.status.handled_request == "7"
-        assert told(look(replace(resource, status=first.status), seen(V1, 2))) == []
+        again = look(replace(resource, status=first.status), seen(V1, 2))
+        assert told(again) == []
+        assert first.status.request_ignored
+        assert again.status.request_ignored == first.status.request_ignored, "as long as the spec has it"
+        gone = look(wants("demo:v1", 2, again.status), seen(V1, 2))
+        assert gone.status.request_ignored is None
+
+
+def test_why_a_request_was_ignored_ends_with_the_next_one() -> None:
+    ignored = on("v1", "v2").model_copy(update={"handled_request": "7", "request_ignored": "too late."})
+    decided = look(asks("Abort", "8", ignored), *HALF_WAY)
+    assert (decided.status.handled_request, decided.status.request_ignored) == ("8", None)
 
 
 def test_a_change_that_never_had_a_stable_revision_cannot_be_aborted() -> None:

@@ -12,6 +12,8 @@ PLURAL = "queueworkers"
 FINALIZER = f"{GROUP}/drain"
 #: The one field manager of everything that the operator applies.
 FIELD_MANAGER = "queueworker-operator"
+#: That of what a person writes by `kubectl queueworker`.
+PLUGIN_MANAGER = "kubectl-queueworker"
 
 #: On each child and pod: which QueueWorker, version and prefetch. A Deployment's selector is these three.
 LABEL_WORKER = f"{GROUP}/worker"

@@ -324,6 +324,11 @@ class QueueWorkerStatus(_Tolerant):
     handled_request: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="The id of the last request that was answered."
     )
+    request_ignored: Annotated[str, Field(max_length=1024)] | None = Field(
+        default=None,
+        description="Why the request that the spec has was not done. Absent when it was, and when there is "
+        "none.",
+    )
     aborted: Annotated[str, Field(max_length=63)] | None = Field(
         default=None, description="The revision that the spec asks for and that a request aborted."
     )

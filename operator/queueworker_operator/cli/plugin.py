@@ -1,13 +1,12 @@
-"""`kubectl queueworker`: looks at QueueWorkers, in a cluster or in local mode. Reads their status only."""
+"""`kubectl queueworker`: QueueWorkers in a cluster or in local mode. Reads their status, and writes nothing
+but what a verb asks for in their spec."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,57 +15,26 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from queueworker_operator.apiserver import (
-    ApiError,
-    UnavailableError,
-    UnreachableConfigError,
-    connect,
-    namespace_of,
-)
+from queueworker_operator.apiserver import ApiServer, UnavailableError
+from queueworker_operator.cli.place import Place, place_options, run
 from queueworker_operator.cli.seen import NotSeenError, Seen, in_cluster, in_local_mode
 from queueworker_operator.cli.tree import forest
+from queueworker_operator.cli.verbs import VERBS
 from queueworker_operator.cli.verdict import verdict, verdict_as_json, verdict_as_text
 
 #: Seconds between two looks of --watch.
 PERIOD = 1.0
-NOT_THERE, UNREACHABLE = 1, 2
 
 _Found = TypeVar("_Found")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where to look. `local` wins."""
-
-    local: Path | None
-    namespace: str | None
-    everywhere: bool
-    context: str | None
-    kubeconfig: str | None
-
-    def environ(self) -> dict[str, str]:
-        return {**os.environ, **({"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {})}
-
-
-def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--kubeconfig", metavar="FILE", help="Which kubeconfig to use; else KUBECONFIG."),
-        click.option("--context", metavar="NAME", help="Which context of the kubeconfig to use."),
-        click.option("-n", "--namespace", metavar="NAME", help="Default: that of the context."),
-        click.option(
-            "--local",
-            type=click.Path(path_type=Path, exists=True),
-            metavar="FILE|DIR",
-            help="Look at the queueworker up that runs this file, or keeps its state in this directory.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Look at QueueWorkers: where a change stands, and what it waits for."""
+    """Look at QueueWorkers, where a change stands and what it waits for, and ask something of one."""
+
+
+for _verb in VERBS:
+    main.add_command(_verb)
 
 
 @main.command()
@@ -74,7 +42,7 @@ def main() -> None:
 @click.option("-w", "--watch", "watching", is_flag=True, help="Look again each second until Ctrl-C.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Those of all namespaces.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line per change.")
-@_place_options
+@place_options
 def get(name: str, watching: bool, everywhere: bool, as_json: bool, **place: Any) -> None:
     """Show NAME, or all QueueWorkers, as a tree of revisions and pods.
 
@@ -91,13 +59,13 @@ def get(name: str, watching: bool, everywhere: bool, as_json: bool, **place: Any
         else:
             Console().print(forest(await look()))
 
-    _run(_Place(everywhere=everywhere, **place), name, show)
+    _run(Place(everywhere=everywhere, **place), name, show)
 
 
 @main.command()
 @click.argument("name", required=False, default="")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_place_options
+@place_options
 def why(name: str, as_json: bool, **place: Any) -> None:
     """Say what stops NAME, or the only one that is there: the reason, what was read, and the way out.
 
@@ -120,7 +88,7 @@ def why(name: str, as_json: bool, **place: Any) -> None:
             click.echo("\n".join(verdict_as_text(seen, found, datetime.now(UTC))))
         return found.code
 
-    sys.exit(_run(_Place(everywhere=False, **place), name, tell))
+    sys.exit(_run(Place(**place), name, tell))
 
 
 def _as_json(seen: Seen) -> dict[str, Any]:
@@ -164,32 +132,18 @@ async def _watch(look: Callable[[], Awaitable[list[Seen]]], as_json: bool) -> No
 
 
 def _run(
-    place: _Place, name: str, use: Callable[[Callable[[], Awaitable[list[Seen]]]], Awaitable[_Found]]
+    place: Place, name: str, use: Callable[[Callable[[], Awaitable[list[Seen]]]], Awaitable[_Found]]
 ) -> _Found:
-    async def there() -> _Found:
-        if place.local is not None:
-            local = place.local
+    async def beside(local: Path) -> _Found:
+        async def look() -> list[Seen]:
+            return in_local_mode(local, name)
 
-            async def look() -> list[Seen]:
-                return in_local_mode(local, name)
+        return await use(look)
 
-            return await use(look)
-        environ = place.environ()
-        async with await connect(environ, place.context) as api:
-            namespace = "" if place.everywhere else place.namespace or namespace_of(environ, place.context)
+    async def there(api: ApiServer, namespace: str) -> _Found:
+        async def look() -> list[Seen]:
+            return await in_cluster(api, namespace, name)
 
-            async def ask() -> list[Seen]:
-                return await in_cluster(api, namespace, name)
+        return await use(look)
 
-            return await use(ask)
-
-    try:
-        return asyncio.run(there())
-    except NotSeenError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(NOT_THERE)
-    except (UnreachableConfigError, UnavailableError, ApiError) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(UNREACHABLE)
-    except KeyboardInterrupt:
-        sys.exit(0)
+    return run(place, beside, there)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,11 @@ async def in_cluster(api: ApiServer, namespace: str, name: str = "") -> list[See
             raise NotSeenError("this cluster does not know QueueWorkers: install the chart's CRD") from None
     wanted = selector(name) if name else LABEL_WORKER
     running = [body async for body in api.each(pods(namespace), wanted)] if bodies else []
-    return sorted((_of_body(body, running) for body in bodies), key=lambda one: (one.namespace, one.name))
+    return sorted((of_body(body, running) for body in bodies), key=lambda one: (one.namespace, one.name))
 
 
-def _of_body(body: Body, running: list[Body]) -> Seen:
+def of_body(body: Body, running: Sequence[Body] = ()) -> Seen:
+    """A QueueWorker and those of these pods that are its own. Raises NotSeenError."""
     metadata, spec = body["metadata"], body.get("spec") or {}
     namespace, name = metadata["namespace"], metadata["name"]
     status = _status(body.get("status"), f"{namespace}/{name}")
@@ -143,24 +144,43 @@ def _pod(pod: Body) -> Member:
 def in_local_mode(place: Path, name: str = "") -> list[Seen]:
     """What `queueworker up` says in its state directory; `place` is that or the file it reads. Raises
     NotSeenError."""
+    return of_state(*local_state(place), name)
+
+
+def local_state(place: Path) -> tuple[Path, dict[str, Any]]:
+    """The path of an up.json and what it says. Raises NotSeenError."""
     directory = place if place.is_dir() else place.parent / ".queueworker" / place.stem
     path = directory / "up.json"
     try:
         state = json.loads(path.read_text())
-        resources: dict[str, Any] = state["resources"]
-        abandoned = _abandoned(state, directory)
-        found = [_of_state(key, one, abandoned) for key, one in sorted(resources.items())]
     except FileNotFoundError:
         raise NotSeenError(
             f"{path} is not there: start queueworker up -f FILE, and name FILE or its --state-dir"
         ) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if not isinstance(state, dict):
+        raise _unreadable(path, TypeError("no object"))
+    return path, state
+
+
+def of_state(path: Path, state: Mapping[str, Any], name: str = "") -> list[Seen]:
+    """The QueueWorkers of an up.json. Raises NotSeenError."""
+    try:
+        resources: dict[str, Any] = state["resources"]
+        abandoned = _abandoned(state, path.parent)
+        found = [_of_state(key, one, abandoned) for key, one in sorted(resources.items())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NotSeenError(f"{path} cannot be read as the state of queueworker up ({error!r})") from None
+        raise _unreadable(path, error) from None
     if name:
         found = [one for one in found if one.name == name]
         if not found:
             raise NotSeenError(f"{path} has no QueueWorker {name}; it has {', '.join(resources) or 'none'}")
     return found
+
+
+def _unreadable(path: Path, error: Exception) -> NotSeenError:
+    return NotSeenError(f"{path} cannot be read as the state of queueworker up ({error!r})")
 
 
 def _abandoned(state: Mapping[str, Any], directory: Path) -> str:

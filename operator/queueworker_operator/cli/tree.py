@@ -40,6 +40,9 @@ def tree(seen: Seen) -> Tree:
         where = f"queue {seen.queue}, {where}"
     grown.add(Text(where + (", is being deleted" if seen.deleting else "")))
     grown.add(Text(found.message))
+    if ignored := seen.status.request_ignored:
+        text = f"request {seen.status.handled_request} was ignored: {ignored}"
+        grown.add(Text(text, style="yellow"))
     for one in found.besides:
         if one.message != found.message:
             grown.add(Text(f"{one.type} is {one.status}: {one.reason}", style="yellow"))

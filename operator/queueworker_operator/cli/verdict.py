@@ -121,6 +121,7 @@ def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
         "target": rollout.target if rollout else None,
         "step": rollout.step if rollout else None,
         "attempt": rollout.attempt if rollout else None,
+        "requestIgnored": seen.status.request_ignored,
         "gates": [one.model_dump(mode="json", by_alias=True) for one in newest(seen.status.gates)],
         "besides": [one.model_dump(mode="json", by_alias=True) for one in found.besides],
     }
@@ -137,6 +138,8 @@ def verdict_as_text(seen: Seen, found: Verdict, now: datetime) -> list[str]:
             f"  {rollout.stage} to {rollout.target}{step} for {_ago(now, rollout.started_at)},"
             f" last got further {_ago(now, progress)} ago"
         )
+    if ignored := seen.status.request_ignored:
+        lines.append(f"  request {seen.status.handled_request} was ignored: {ignored}")
     for gate in newest(seen.status.gates):
         lines.append(f"  gate {gate.type} of step {gate.step}: {gate.verdict}, {gate.message}")
     for one in found.besides:

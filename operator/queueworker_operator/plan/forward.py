@@ -105,10 +105,11 @@ def change_of(
         queue = Unknown("the broker is not proven reachable", broker.observed_at)
     fenced = tuple(queue.fences) if isinstance(queue, QueueFacts) else ()
     previous = remembered(spec, wanted, resource.status, revisions, fenced)
-    place = _place(resource, wanted, previous, now)
+    place = place_of(resource, wanted, previous, now)
     there = any(previous.stable and r.name == previous.stable.revision for r in revisions)
     kept = _usable(spec, workers)
-    heard = hear(spec.request, _pending(resource, wanted, previous, place, there, kept), previous)
+    versions = {one.revision.name: one.revision.version for one in kept}
+    heard = hear(spec.request, pending_of(resource, wanted, previous, place, there, versions), previous)
     if heard.rolled_back is not None:
         place = None
     if place is not None:
@@ -194,7 +195,7 @@ class _Seen:
         )
 
 
-def _place(
+def place_of(
     resource: QueueWorker, wanted: Revision, previous: QueueWorkerStatus, now: datetime
 ) -> Place | None:
     """How far the steps are, where the change has steps to walk."""
@@ -204,16 +205,17 @@ def _place(
     return resume(previous.rollout, wanted.name, len(steps), steps_hash(steps), now)
 
 
-def _pending(
+def pending_of(
     resource: QueueWorker,
     wanted: Revision,
     previous: QueueWorkerStatus,
     place: Place | None,
     there: bool,
-    kept: Sequence[Kept],
+    versions: Mapping[str, str],
 ) -> Pending:
+    """What a request could bring on. `there`: the stable revision is; `versions`: those of kept revisions,
+    by their names."""
     spec, rollout, stable = resource.spec, previous.rollout, previous.stable
-    versions = {one.revision.name: one.revision.version for one in kept}
     waits = place is not None and not place.restarted and not place.done and not spec.steps[place.index].sets
     begun = rollout is not None and rollout.target == wanted.name
     return Pending(

@@ -30,6 +30,8 @@ class Heard:
     skipped: bool = False
     #: The analysis that did not pass is done again.
     again: bool = False
+    #: Why the request that the spec has was not done; None when it was, or when there is none.
+    ignored: str | None = None
     events: tuple[EmitEvent, ...] = ()
 
 
@@ -61,14 +63,16 @@ def hear(request: Request | None, pending: Pending, previous: QueueWorkerStatus)
     rolled_back = previous.rolled_back
     rolled_back = rolled_back if rolled_back and rolled_back.asked == wanted else None
     before = Heard(previous.handled_request, aborted, promoted, rolled_back)
-    if request is None or request.id == previous.handled_request:
+    if request is None:
         return before
+    if request.id == previous.handled_request:
+        return replace(before, ignored=previous.request_ignored)
 
     def handled(text: str, **changes: Any) -> Heard:
         return _answered(replace(before, **changes), request, EventReason.REQUEST_HANDLED, text)
 
     def ignored(text: str) -> Heard:
-        return _answered(before, request, EventReason.REQUEST_IGNORED, text)
+        return _answered(replace(before, ignored=text), request, EventReason.REQUEST_IGNORED, text)
 
     match request.action:
         case RequestAction.ABORT:

@@ -52,6 +52,7 @@ def build_status(
         stable=view.stable,
         previous=view.previous,
         handled_request=view.handled_request,
+        request_ignored=view.request_ignored,
         aborted=view.aborted,
         rolled_back=view.rolled_back,
         kept=view.kept,

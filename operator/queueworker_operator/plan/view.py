@@ -62,6 +62,8 @@ class View:
     #: The last request that was answered, and the revision that is not brought out.
     handled_request: str | None
     aborted: str | None
+    #: Why the request that the spec has was not done.
+    request_ignored: str | None = None
     #: The revision that takes over without more steps.
     promoted: str | None = None
     #: Whether the work is gone that only older workers take.

@@ -23,7 +23,7 @@ from queueworker_operator.run.local_broker import Located, Location, NotLocated,
 from queueworker_operator.run.local_console import Console
 from queueworker_operator.run.local_credentials import Credentials
 from queueworker_operator.run.local_embedded import EmbeddedBrokers
-from queueworker_operator.run.local_file import BadFileError, LocalFile, parse_text, read_text
+from queueworker_operator.run.local_file import BadFileError, LocalFile, digest, parse_text, read_text
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
 from queueworker_operator.run.local_memory import kept_in, remembered
 from queueworker_operator.run.local_resource import LocalResource, processes_of, refusal_of
@@ -362,6 +362,7 @@ class Local:
             "pid": os.getpid(),
             "state": self._phase,
             "file": str(self._options.file),
+            "file_digest": digest(self._text) if self._text is not None else "",
             "broker_url": _first_url(resources),
             "embedded_directories": [] if self._phase == "stopped" else self._embedded.directories(),
             "resources": resources,

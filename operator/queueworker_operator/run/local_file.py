@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +62,11 @@ def read_text(path: Path) -> str:
             "(a file with nothing but '---' asks for no workers at all)"
         )
     return text
+
+
+def digest(text: str) -> str:
+    """Names a text of the file: up.json says which one is in force."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def parse_text(path: Path, text: str) -> LocalFile:
