@@ -25,6 +25,8 @@ Body = dict[str, Any]
 REQUEST_SECONDS = 15.0
 CONNECT_SECONDS = 5.0
 CHUNK = 500
+#: The API server is not left alone for longer than this, whatever it asks for.
+LONGEST_WAIT_SECONDS = 60.0
 #: The server ends a watch after so many seconds; one that says nothing for the second, not even a bookmark
 #: (one a minute), is taken for cut.
 WATCH_SECONDS, WATCH_SILENCE_SECONDS = 300, 100.0
@@ -67,7 +69,12 @@ class RefusedError(ApiError):
 
 
 class UnavailableError(Exception):
-    """The API server did not answer, or answered that it cannot now (429, 5xx). Later may help."""
+    """The API server did not answer, or answered that it cannot now (429, 5xx). Later may help: where it
+    said when (Retry-After), `wait_seconds` later."""
+
+    def __init__(self, text: str, wait_seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.wait_seconds = wait_seconds
 
 
 class UnreachableConfigError(Exception):
@@ -184,7 +191,7 @@ class ApiServer:
             if response.status >= 400:
                 with self._told(what, WATCH_SILENCE_SECONDS):
                     raw = await response.read()
-                raise _failure(response.status, raw, what, "")
+                raise _failure(response.status, raw, what, "", response.headers)
             yield self._events(response, what)
         finally:
             response.close()
@@ -247,7 +254,7 @@ class ApiServer:
         if response.status < 400:
             answer: Body = json.loads(raw)
             return answer
-        raise _failure(response.status, raw, what, content)
+        raise _failure(response.status, raw, what, content, response.headers)
 
     async def _send(
         self,
@@ -279,7 +286,9 @@ class ApiServer:
             raise UnavailableError(f"{what}: {self.host} cannot be reached: {error}") from error
 
 
-def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
+def _failure(
+    status: int, raw: bytes, what: str, content: str, headers: Mapping[str, str] | None = None
+) -> Exception:
     try:
         answer = json.loads(raw)
         reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
@@ -299,7 +308,10 @@ def _failure(status: int, raw: bytes, what: str, content: str) -> Exception:
     if status in (400, 403, 422) or (content == _APPLY_PATCH and _UNTYPED in message):
         return RefusedError(*arguments)
     if status == 429 or status >= 500:
-        return UnavailableError(f"{what}: {status} {reason}: {message}")
+        asked = (headers or {}).get("Retry-After", "")
+        # A number of seconds is all that an API server sends.
+        wait = min(float(asked), LONGEST_WAIT_SECONDS) if asked.isdecimal() else 0.0
+        return UnavailableError(f"{what}: {status} {reason}: {message}", wait)
     return ApiError(*arguments)
 
 

@@ -110,6 +110,32 @@ async def test_failures_back_off_twice_as_long_each_time_and_are_told() -> None:
     assert delays[:4] == [0.02, 0.04, 0.08, 0.16]
 
 
+async def test_whoever_is_asked_is_left_alone_for_as_long_as_it_says_also_by_reports() -> None:
+    loop = asyncio.get_running_loop()
+    tries: list[float] = []
+    failed, again = asyncio.Event(), asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        tries.append(loop.time())
+        if len(tries) == 1:
+            raise ValueError("1.5")
+        again.set()
+        return None
+
+    queue = _queue(
+        work,
+        on_failure=lambda *_: failed.set(),
+        backoff_seconds=0.02,
+        wait_of=lambda error: float(str(error)),
+    )
+    queue.add(ONE)
+    await asyncio.wait_for(failed.wait(), LONG)
+    queue.add(ONE)
+    await asyncio.wait_for(again.wait(), LONG)
+    await queue.close()
+    assert tries[1] - tries[0] >= 1.5
+
+
 async def test_a_conflict_is_tried_again_and_told_to_nobody() -> None:
     tries = 0
     done = asyncio.Event()

@@ -18,6 +18,7 @@ from queueworker_operator.apiserver import (
     ApiError,
     ApiServer,
     ConflictError,
+    GoneError,
     NotFoundError,
     RefusedError,
     UnavailableError,
@@ -81,6 +82,9 @@ class Controller:
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
         self.last_event = -math.inf
+        #: When a list was answered, be it with a refusal, which `refused` has then; empty after a list.
+        self.last_answer = -math.inf
+        self.refused = ""
 
     @property
     def waiting(self) -> int:
@@ -109,7 +113,7 @@ class Controller:
 
     async def act(self) -> None:
         """Reconcile until cancelled or until the Lease is lost; nothing is under way when this returns."""
-        self._queue = WorkQueue(self._pass, self._failed)
+        self._queue = WorkQueue(self._pass, self._failed, wait_of=_wait_of)
         watches = Watches(self._api, self._namespaces, self.report, self._missed.set)
         keeping = asyncio.ensure_future(self._lease.keep())
         working = [asyncio.ensure_future(one) for one in (watches.run(), self._resync(watches))]
@@ -139,8 +143,13 @@ class Controller:
                 keys = {Key(*name) for name in await self._shelf.fill()}
             except (UnavailableError, ApiError) as error:
                 log.warning("QueueWorkers and their workers cannot be listed", extra={"error": str(error)})
+                if isinstance(error, RefusedError):
+                    self.last_answer, self.refused = loop.time(), str(error)
+                elif isinstance(error, GoneError):
+                    self._missed.set()
             else:
-                self.last_list = loop.time()
+                self.last_list = self.last_answer = loop.time()
+                self.refused = ""
                 self._metrics.resources.set(len(keys))
                 self._round.begin(keys, began)
                 for key in keys:
@@ -167,6 +176,9 @@ class Controller:
         try:
             at_rest = await self._at_rest(key)
             return at_rest if at_rest is not None else await self._look_and_act(key)
+        except GoneError as error:
+            # A list whose pages came too late: once more from its beginning.
+            raise TryAgain from error
         except NotAQueueWorkerError as error:
             log.error("cannot be read", extra={"queueworker": str(key), "error": str(error)})
             return None
@@ -293,6 +305,10 @@ class Controller:
         else:
             self._metrics.passes.labels("error").inc()
             log.error("a pass failed", exc_info=error, extra=fields)
+
+
+def _wait_of(error: Exception) -> float:
+    return error.wait_seconds if isinstance(error, UnavailableError) else 0.0
 
 
 def _awaits_broker(resource: QueueWorker | InvalidQueueWorker, seen: Look) -> bool:

@@ -47,9 +47,10 @@ def faults(controller: Controller, lease: Lease, vitals: Vitals) -> list[str]:
     if vitals.lag > LAG_SECONDS:
         found.append(f"the event loop was {vitals.lag:.0f} s late")
     if lease.held:
-        age = now - max(controller.last_list, vitals.started)
+        # A list that is refused was answered: another process would be refused, too.
+        age = now - max(controller.last_answer, vitals.started)
         if age > SILENT_SECONDS:
-            found.append(f"the last list of QueueWorkers was {age:.0f} s ago")
+            found.append(f"the last answer to a list of QueueWorkers was {age:.0f} s ago")
     else:
         age = now - max(lease.last_answer, vitals.started)
         if age > SILENT_SECONDS:
@@ -61,6 +62,8 @@ def unready(controller: Controller, lease: Lease, vitals: Vitals) -> list[str]:
     """Why the operator does not act now; empty when it does."""
     if not lease.held:
         return ["the Lease is not held"]
+    if controller.refused:
+        return [f"QueueWorkers and their workers may not be listed: {controller.refused}"]
     if controller.last_list < vitals.started:
         return ["QueueWorkers were not listed yet"]
     return faults(controller, lease, vitals)

@@ -15,7 +15,13 @@ import sys
 import click
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, REGISTRY
 
-from queueworker_operator.apiserver import ApiError, UnavailableError, UnreachableConfigError, connect
+from queueworker_operator.apiserver import (
+    ApiError,
+    RefusedError,
+    UnavailableError,
+    UnreachableConfigError,
+    connect,
+)
 from queueworker_operator.run.controller import Controller, ResourceMissingError
 from queueworker_operator.run.health import Vitals, serve
 from queueworker_operator.run.lease import Lease
@@ -122,6 +128,9 @@ async def _resource_known(controller: Controller, vitals: Vitals, stop: asyncio.
             text = str(error)
         except (UnavailableError, ApiError) as error:
             text = f"QueueWorkers cannot be listed yet: {error}"
+            if isinstance(error, RefusedError):
+                # It answers, and would refuse another process, too.
+                vitals.heard()
         if text != said:
             log.warning("%s", text)
             said = text

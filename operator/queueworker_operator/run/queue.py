@@ -58,7 +58,8 @@ class _Entry:
     again: bool = False
     failures: int = 0
     conflicts: int = 0
-    failed_at: float = field(default=float("-inf"))
+    #: After a failure no report brings the next try before this.
+    not_before: float = field(default=float("-inf"))
 
 
 class WorkQueue:
@@ -73,8 +74,10 @@ class WorkQueue:
         pass_seconds: float = PASS_SECONDS,
         backoff_seconds: float = BACKOFF_SECONDS,
         jitter: Callable[[], float] = random.random,
+        wait_of: Callable[[Exception], float] = lambda _: 0.0,
     ) -> None:
-        self._work, self._on_failure, self._jitter = work, on_failure, jitter
+        """`wait_of` says of a failure for how many seconds whoever is asked wants to be left alone."""
+        self._work, self._on_failure, self._jitter, self._wait_of = work, on_failure, jitter, wait_of
         self._pass_seconds, self._backoff_seconds = pass_seconds, backoff_seconds
         self._slots = Slots(concurrency)
         self._entries: dict[Key, _Entry] = {}
@@ -104,7 +107,7 @@ class WorkQueue:
             entry = self._entries[key] = _Entry(due, patient=patient)
             self._arm(key, entry)
             return
-        due = max(due, entry.failed_at + REPORTED_AFTER_FAILURE_SECONDS)
+        due = max(due, entry.not_before)
         if entry.running:
             entry.again = True
             if not patient:
@@ -165,12 +168,14 @@ class WorkQueue:
         except Exception as error:
             entry.conflicts = 0
             entry.failures += 1
-            entry.failed_at = asyncio.get_running_loop().time()
+            wait = self._wait_of(error)
+            pause = max(REPORTED_AFTER_FAILURE_SECONDS, wait)
+            entry.not_before = asyncio.get_running_loop().time() + pause
             exponential = self._backoff_seconds * 2.0 ** min(entry.failures - 1, 16)
-            delay = min(exponential, BACKOFF_LIMIT) * (0.5 + self._jitter() / 2)
+            delay = max(wait, min(exponential, BACKOFF_LIMIT) * (0.5 + self._jitter() / 2))
             self._on_failure(key, error, delay)
             return delay
-        entry.failures, entry.conflicts, entry.failed_at = 0, 0, float("-inf")
+        entry.failures, entry.conflicts, entry.not_before = 0, 0, float("-inf")
         return delay
 
     def _finish(self, key: Key, entry: _Entry, delay: float | None) -> None:
@@ -179,7 +184,7 @@ class WorkQueue:
             return
         now = asyncio.get_running_loop().time()
         if entry.again:
-            soonest = max(now, entry.failed_at + REPORTED_AFTER_FAILURE_SECONDS)
+            soonest = max(now, entry.not_before)
             entry.due = soonest if delay is None else min(soonest, now + delay)
         elif delay is None:
             del self._entries[key]

@@ -96,7 +96,7 @@ class Watches:
         loop = asyncio.get_running_loop()
         version, told, failures = "", "", 0
         while True:
-            began = loop.time()
+            began, wait = loop.time(), 0.0
             try:
                 if not version:
                     version = await self._api.version(one.path, one.label)
@@ -113,7 +113,7 @@ class Watches:
             except GoneError:
                 version, text = "", "its version is gone"
             except UnavailableError as error:
-                text = str(error)
+                text, wait = str(error), error.wait_seconds
             except ApiError as error:
                 version, text = "", f"{error.status} {error.reason}: {error.message}"
             if loop.time() - began >= _WORKED_SECONDS:
@@ -126,7 +126,7 @@ class Watches:
                 told = text
             if failures > 1 or version:
                 exponential = self._first_wait * 2.0 ** min(failures - 1, 16)
-                await asyncio.sleep(min(exponential, LONGEST_WAIT) * (0.5 + random.random() / 2))
+                await asyncio.sleep(max(wait, min(exponential, LONGEST_WAIT) * (0.5 + random.random() / 2)))
 
     def _listen(self, one: _Followed) -> None:
         """What happens to this kind after now is heard of."""
