@@ -8,35 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from queueworker_operator.api.reasons import WAY_OUT, Stage
 from queueworker_operator.api.revisions import Revision
-from queueworker_operator.api.types import Protocol, QueueWorker, QueueWorkerStatus, RolloutStatus
-from queueworker_operator.plan import actions as act
+from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus, RolloutStatus
 from queueworker_operator.plan.deletion import LISTED_AT_MOST
-from queueworker_operator.plan.facts import Facts, QueueFacts, RevisionFacts, Unknown, Workers
+from queueworker_operator.plan.facts import Facts, Unknown, Workers
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import LiveWorkers
+from tests.operator.acting import (
+    Group,
+    Todo,
+    ago,
+    broker_moves,
+    done,
+    priority_moves,
+    put,
+    queue_read,
+    rows,
+    to_do,
+    with_,
+    workers_move,
+)
 from tests.operator.resources import GONE, OLD, START, V1, V2, priority_work, reachable, wants
 
-NAMES = ("a", "b")
-
-T = TypeVar("T")
-
-
-class Group(NamedTuple):
-    """The workers of one version. Those that are wanted and not ready are starting."""
-
-    exists: bool
-    desired: int = 0
-    ready: int = 0
-    stopping: int = 0
-
-
-NONE = Group(False)
+NAMES = "ab"
 
 
 class Status(NamedTuple):
@@ -51,12 +49,12 @@ class Status(NamedTuple):
 class World(NamedTuple):
     target: str
     wanted: int
-    groups: tuple[Group, Group]
+    groups: tuple[Group, ...]
     #: Taken and not yet claimed; owned by workers of each version; moved into staging.
     reserved: int
-    owned: tuple[int, int]
+    owned: tuple[int, ...]
     staged: int
-    fences: tuple[bool, bool]
+    fences: tuple[bool, ...]
     #: A worker of b that the cluster has lost sight of.
     ghost: bool
     seen: bool
@@ -64,7 +62,7 @@ class World(NamedTuple):
     quiet: bool
     status: Status
     #: Actions that were decided and not yet done.
-    pending: tuple[tuple[object, ...], ...] = ()
+    pending: tuple[Todo, ...] = ()
     edits: int = 0
     #: How b may be: sound, with a flaw that shows one day, or unable to start.
     b: str = "sound"
@@ -121,16 +119,12 @@ Step = tuple[str, World]
 
 def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
     """What may happen without the operator. `limit` bounds what is in the registry."""
-    yield from _workers(world)
+    broken = "b" if world.b == "broken" else ""
+    yield from workers_move(NAMES, world, dies=(0, 1), broken=broken, nats=rules.nats)
     yield from _queue(rules, world, limit)
     if rules.nats:
-        yield from _priority(world)
-    if world.seen:
-        yield "the broker is lost", world._replace(seen=False, quiet=False)
-    else:
-        yield "the broker answers again", world._replace(seen=True)
-    if not world.quiet and not world.registry:
-        yield "it stays quiet", world._replace(quiet=True)
+        yield from priority_moves(world)
+    yield from broker_moves(world, world.registry)
     if world.edits:
         other = "a" if world.target == "b" else "b"
         yield f"somebody asks for {other}", world._replace(target=other, edits=world.edits - 1)
@@ -140,31 +134,10 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
         yield "somebody deletes the resource", world._replace(life="ending", edits=0)
     if world.b == "flawed":
         group = world.groups[1]
-        groups = _with(world.groups, 1, group._replace(ready=0)) if group.exists else world.groups
+        groups = with_(world.groups, 1, group._replace(ready=0)) if group.exists else world.groups
         yield "b cannot start any more, and its workers die", world._replace(b="broken", groups=groups)
     if world.groups[1].ready and not world.ghost:
-        yield "the cluster loses a worker of b, which goes on", _put(world, 1, ready=-1)._replace(ghost=True)
-
-
-def _workers(world: World) -> Iterator[Step]:
-    for index, group in enumerate(world.groups):
-        name = NAMES[index]
-        if group.ready < group.desired and not (index == 1 and world.b == "broken"):
-            ready = _put(world, index, ready=1)
-            yield f"a worker of {name} gets ready", ready._replace(young=True) if index == 0 else ready
-        if group.stopping:
-            yield f"a worker of {name} has stopped", _put(world, index, stopping=-1)
-        if group.ready:
-            yield f"a worker of {name} dies", _put(world, index, ready=-1)
-
-
-def _priority(world: World) -> Iterator[Step]:
-    left = world.priority
-    if left < 2:
-        yield "a producer publishes what only a takes", world._replace(priority=left + 1, drained=False)
-    if left and (world.groups[0].ready or world.groups[0].stopping):
-        yield "a worker of a settles what only it takes", world._replace(priority=left - 1, drained=False)
-    yield "the ack wait goes by", world._replace(drained=not left, young=False)
+        yield "the cluster loses a worker of b, which goes on", put(world, 1, ready=-1)._replace(ghost=True)
 
 
 def _queue(rules: Rules, world: World, limit: int) -> Iterator[Step]:
@@ -181,10 +154,10 @@ def _queue(rules: Rules, world: World, limit: int) -> Iterator[Step]:
             yield f"a worker of {name} reserves", moved._replace(reserved=world.reserved + 1)
         alive = group.ready or group.stopping
         if alive and world.reserved:
-            claimed = moved._replace(reserved=world.reserved - 1, owned=_with(world.owned, index, owned + 1))
+            claimed = moved._replace(reserved=world.reserved - 1, owned=with_(world.owned, index, owned + 1))
             yield f"a worker of {name} claims", claimed
         if alive and owned:
-            yield f"a worker of {name} settles", moved._replace(owned=_with(world.owned, index, owned - 1))
+            yield f"a worker of {name} settles", moved._replace(owned=with_(world.owned, index, owned - 1))
         if takes and world.staged:
             yield (
                 f"a worker of {name} takes what is staged",
@@ -203,45 +176,22 @@ def _recovered(world: World, who: str) -> Iterator[Step]:
     for index, owned in enumerate(world.owned):
         if owned:
             text = f"{who} takes over from {NAMES[index]}"
-            yield text, moved._replace(owned=_with(world.owned, index, owned - 1))
+            yield text, moved._replace(owned=with_(world.owned, index, owned - 1))
 
 
 def do(world: World) -> Iterator[Step]:
     """The operator's next action. More than one world where its effect is not certain."""
-    action, rest = world.pending[0], world.pending[1:]
-    after = world._replace(pending=rest)
-    match action:
-        case ("scale", int(index), int(number)):
-            yield f"the operator sets {NAMES[index]} to {number}", _scaled(after, index, number)
-        case ("delete", int(index)):
-            yield (
-                f"the operator deletes {NAMES[index]}",
-                after._replace(groups=_with(after.groups, index, NONE)),
-            )
-        case ("let go",):
-            yield "the operator lets the resource go", after._replace(life="gone", groups=(NONE, NONE))
-        case ("fence", int(index)) if world.seen:
-            fenced = after._replace(fences=_with(after.fences, index, True), quiet=False)
-            yield f"the operator fences {NAMES[index]}", fenced
-        case ("unfence", int(index)) if world.seen:
-            yield (
-                f"the operator lifts the fence on {NAMES[index]}",
-                after._replace(fences=_with(after.fences, index, False), quiet=False),
-            )
-        case ("recover",) if world.seen:
-            yield "the operator finds nothing that is due", after
-            yield from _recovered(after, "the operator")
-        case ("return staged",) if world.seen:
-            yield "the operator returns what is staged", after._replace(staged=0, quiet=False)
-        case ("promote delayed",) if world.seen:
-            yield "the operator makes delayed work ready", after
-        case ("status", Status() as status):
-            yield f"the operator writes {status.stage}, stable {status.stable}", after._replace(status=status)
-        case _:
-            yield f"the broker refuses: {action[0]}", world._replace(pending=())
+
+    def written(after: World, action: Todo) -> Step:
+        _, status = action
+        assert isinstance(status, Status)
+        said = f"the operator writes {status.stage}, stable {status.stable}"
+        return said, after._replace(status=status)
+
+    yield from done(NAMES, world, _recovered, written)
 
 
-def decide(rules: Rules, world: World) -> tuple[tuple[object, ...], ...]:
+def decide(rules: Rules, world: World) -> tuple[Todo, ...]:
     """What the planner wants done, as `do` understands it."""
     return _decide(
         rules,
@@ -251,40 +201,13 @@ def decide(rules: Rules, world: World) -> tuple[tuple[object, ...], ...]:
 
 
 @cache
-def _decide(rules: Rules, world: World, ghost: bool) -> tuple[tuple[object, ...], ...]:
+def _decide(rules: Rules, world: World, ghost: bool) -> tuple[Todo, ...]:
     if world.life == "gone":
         return ()
     resource = _resource(rules, world.target, world.wanted, world.status, world.life == "ending")
     decided = plan(resource, _facts(rules, world, ghost, resource), START)
-    names = _revisions(rules)
-    index = {revision.name: number for number, revision in enumerate(names)}
-    pending: list[tuple[object, ...]] = []
-    for action in decided.actions:
-        match action:
-            case act.ApplyRevision(revision, replicas):
-                pending.append(("scale", index[revision.name], replicas))
-            case act.ScaleRevision(revision, _, replicas):
-                pending.append(("scale", index[revision], replicas))
-            case act.RetireRevision(revision, _):
-                pending.append(("scale", index[revision], 0))
-            case act.DeleteRevision(revision, _):
-                pending.append(("delete", index[revision]))
-            case act.FenceRevision(revision, _):
-                pending.append(("fence", index[revision]))
-            case act.UnfenceRevision(revision):
-                pending.append(("unfence", index[revision]))
-            case act.RecoverWork():
-                pending.append(("recover",))
-            case act.ReturnStaged():
-                pending.append(("return staged",))
-            case act.PromoteDelayed():
-                pending.append(("promote delayed",))
-            case act.RemoveFinalizer():
-                pending.append(("let go",))
-            case act.EmitEvent() | act.WriteStatus():
-                pass
-            case _:
-                raise AssertionError(f"unexpected {action}")
+    index = {revision.name: number for number, revision in enumerate(_revisions(rules))}
+    pending = to_do(decided, index)
     written = _short(decided.status, index)
     if written != world.status:
         pending.append(("status", written))
@@ -318,63 +241,34 @@ def _resource(rules: Rules, target: str, wanted: int, status: Status, ending: bo
 
 def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Facts:
     revisions = _revisions(rules)
-    rows = tuple(
-        RevisionFacts(
-            name=revision.name,
-            version=revision.version,
-            prefetch=revision.prefetch,
-            deployment=revision.deployment,
-            desired=group.desired,
-            ready=group.ready,
-            available=group.ready,
-            alive=group.desired + group.stopping,
-            created=float(number),
-            protocol=Protocol.RESERVATION if rules.capable(number) else Protocol.LEGACY,
-            started_at=_ago(1 if world.young else 60) if group.desired or group.stopping else None,
-        )
-        for number, (revision, group) in enumerate(zip(revisions, world.groups, strict=True))
-        if group.exists
-    )
+    workers = Workers(rows(revisions, world.groups, ago(1 if world.young else 60)), START)
     if not world.seen:
         nobody = Unknown("nobody could look", START)
-        return Facts(Workers(rows, START), nobody, nobody)
+        return Facts(workers, nobody, nobody)
+    check = reachable(resource)
+    # A lost worker that is fenced falls silent or says that it receives no more.
+    alive = [group.ready + (ghost and number == 1) for number, group in enumerate(world.groups)]
     live = {
         revision.name: LiveWorkers(
-            # A lost worker that is fenced falls silent or says that it receives no more.
-            capable=group.ready + (ghost and number == 1),
-            receiving=0 if world.fences[number] else group.ready + (ghost and number == 1),
+            capable=alive[number], receiving=0 if world.fences[number] else alive[number]
         )
-        for number, (revision, group) in enumerate(zip(revisions, world.groups, strict=True))
+        for number, revision in enumerate(revisions)
         if rules.capable(number)
     }
-    queue = QueueFacts(
-        observed_at=START,
-        identity=reachable(resource).identity,
+    queue = queue_read(
+        check,
+        revisions,
+        world,
+        world.registry,
         has_registry=not rules.nats,
-        primary=True,
         staging=world.staged,
         reserved=world.reserved,
-        owned=sum(world.owned),
-        delayed=0,
-        owned_by={r.name: n for r, n in zip(revisions, world.owned, strict=True) if n},
-        fences={
-            r.name: "QueueWorker workers/stats-usage: it leaves"
-            for r, fenced in zip(revisions, world.fences, strict=True)
-            if fenced
-        },
         live=live,
-        quiet_since=None if world.registry else _ago(60 if world.quiet else 1),
     )
-    check = reachable(resource)
     if rules.nats:
-        check = dataclasses.replace(
-            check, priority=priority_work(world.priority, _ago(60 if world.drained else 1))
-        )
-    return Facts(Workers(rows, START), check, queue)
-
-
-def _ago(seconds: float) -> datetime:
-    return START - timedelta(seconds=seconds)
+        work = priority_work(world.priority, ago(60 if world.drained else 1))
+        check = dataclasses.replace(check, priority=work)
+    return Facts(workers, check, queue)
 
 
 def _short(status: QueueWorkerStatus, index: dict[str, int]) -> Status:
@@ -388,21 +282,3 @@ def _short(status: QueueWorkerStatus, index: dict[str, int]) -> Status:
         status.rollout.stage,
         NAMES[index[target]] if target else "",
     )
-
-
-def _put(world: World, index: int, ready: int = 0, stopping: int = 0) -> World:
-    group = world.groups[index]
-    group = group._replace(ready=group.ready + ready, stopping=group.stopping + stopping)
-    return world._replace(groups=_with(world.groups, index, group))
-
-
-def _scaled(world: World, index: int, number: int) -> World:
-    group = world.groups[index]
-    ready = min(group.ready, number)
-    # One that stops stands for all of them: which of several ends first makes no difference here.
-    stopping = min(1, group.stopping + group.ready - ready)
-    return world._replace(groups=_with(world.groups, index, Group(True, number, ready, stopping)))
-
-
-def _with(pair: tuple[T, T], index: int, value: T) -> tuple[T, T]:
-    return (value, pair[1]) if index == 0 else (pair[0], value)

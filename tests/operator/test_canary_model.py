@@ -1,23 +1,32 @@
 """Every state that a canary of two arms can get into, and the promises that hold in each.
 
 S1 never retire the last consumer that could recover what is held before nothing is.
-S2 never promote before both arms ran as they should, and never on what could not be seen.
+S2 never promote before both arms ran as they should and, where they are measured, passed; never on what could
+   not be seen; unless a person says so.
 S3 never two stable revisions.
-S5 whatever was begun ends in Idle once the broker answers.
+S4 older workers stay, and no other starts and no step is over, while work exists that only they take.
+S5 whatever was begun ends in Idle once the broker answers, and a person does where only a person may.
 S6 a queue is never left without a receiver by the operator's doing.
 And never more workers than are wanted, a canary, and a canary that is to leave.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 
+from queueworker_operator.api.gates import Verdict
 from queueworker_operator.api.reasons import Stage
+from tests.operator.acting import NONE, Group, Todo, look_at, priority_is_gone
 from tests.operator.canary_world import (
+    EVERYTHING,
+    LAST_OF,
     NAMES,
+    OVER,
+    SAYS,
+    UNKNOWN,
     Happening,
     Rules,
     Status,
@@ -25,15 +34,13 @@ from tests.operator.canary_world import (
     decide,
     do,
     in_force,
+    proved,
     what_may_happen,
 )
-from tests.operator.small_world import NONE, Group
-
-#: More rounds than any way takes in which all goes well.
-ENOUGH = 40
+from tests.operator.exploring import Explored
 
 
-def begin(wanted: int, edits: int, broken: str = "") -> World:
+def begin(wanted: int, edits: int = 0, broken: str = "") -> World:
     return World(
         target="t",
         wanted=wanted,
@@ -48,42 +55,29 @@ def begin(wanted: int, edits: int, broken: str = "") -> World:
     )
 
 
-class Explored:
-    """All states that can be reached, each with the step that led to it first. A pass may end after any of
-    its actions."""
+class Checked(Explored[World]):
+    """The promises in each state."""
 
-    def __init__(self, rules: Rules, start: World, limit: int) -> None:
+    def __init__(self, rules: Rules, start: World, limit: int = 0) -> None:
+        super().__init__(start)
         self.rules, self.limit = rules, limit
-        self.before: dict[World, tuple[str, World] | None] = {start: None}
-        self.arrives: set[World] = set()
         self.promoted = False
 
-    def explore(self) -> int:
-        todo = deque(self.before)
-        while todo:
-            world = todo.popleft()
-            self.arrive(world)
-            for said, after in self.steps(world):
-                if after not in self.before:
-                    self.before[after] = (said, world)
-                    todo.append(after)
-        return len(self.before)
+    def happens(self, world: World) -> Iterator[Happening]:
+        return what_may_happen(self.rules, world, self.limit)
 
-    def steps(self, world: World) -> Iterator[Happening]:
-        yield from what_may_happen(self.rules, world, self.limit)
-        if decided := decide(self.rules, world):
-            world = proved(world)
-            self.check(world, decided)
-            worlds = [world._replace(pending=decided)]
-            while worlds and worlds[0].pending:
-                steps = [step for one in worlds for step in do(one)]
-                worlds = [after for _, after in steps]
-                for said, after in steps:
-                    yield f"a pass up to: {said}", after._replace(pending=())
+    def decide(self, world: World) -> tuple[Todo, ...]:
+        return decide(self.rules, world)
+
+    def do(self, world: World) -> Iterator[Happening]:
+        return do(world)
+
+    def looks(self, world: World) -> World:
+        return proved(self.rules, world)
 
     # -- promises ----------------------------------------------------------------------------------
 
-    def check(self, world: World, decided: tuple[tuple[object, ...], ...]) -> None:
+    def check_decision(self, world: World, decided: Sequence[Todo]) -> None:
         receivers, after = self.rules.receivers(world), world
         # A status that is lost when t already serves alone: there is nothing left to compare it with.
         nobody_else = not world.status.stable and not any(g.desired for g in world.groups[:2])
@@ -93,19 +87,23 @@ class Explored:
                 case ("scale", int(index), 0) if self.rules.capable(index) and world.groups[index].ready:
                     others = self.rules.successors(world, index)
                     proven = world.seen and world.quiet and not sum(world.owned) and world.fences[index]
+                    proven = proven or (self.rules.nats and world.fences[index])  # nothing to recover from
                     self.promise(bool(others or proven), world, "S1: the last capable consumer is retired")
                 case ("scale", 2, int(number)) if number > 1 and world.groups[2].desired < number:
                     self.promise(
                         all_proven and world.seen, world, "S2: it takes over before the steps are done"
                     )
-                case ("status", Status(stable="t")) if world.status.stable != "t":
+                case ("status", Status(stable="t"), _) if world.status.stable != "t":
                     self.promoted = True
                     self.promise(world.seen, world, "S2: promoted without a broker")
                     self.promise(all_proven, world, "S2: promoted before its steps are done")
                     others = [g for g in world.groups[:2] if g.desired or g.ready or g.stopping]
                     self.promise(not others, world, "S3: promoted beside another revision")
+                case ("status", Status() as status, _):
+                    self.check_steps(world, status)
             if world.target == "t" and action[:2] == ("scale", 0) and action[2] == 0:
                 self.promise(all_proven, world, "S2: a is retired before the steps are done")
+            self.check_priority(world, action)
             if world.seen:
                 *_, (_, after) = do(after._replace(pending=(action,)))
                 left = self.rules.receivers(after)
@@ -115,106 +113,141 @@ class Explored:
         most = max(2 * world.wanted, world.wanted + 2)
         self.promise(total <= max(most, before), world, f"there are {total} workers")
 
-    def arrive(self, world: World) -> None:
+    def check_steps(self, world: World, status: Status) -> None:
+        """A step that waits or measures is over only when that is proven."""
+        was = world.status
+        if world.target != "t" or status.steps != was.steps or status.aborted:
+            return
+        if self.rules.nats and world.groups[0].exists and status.step > was.step > 0:
+            self.promise(priority_is_gone(world), world, "S4: a step is over while work is left for a alone")
+        over = (status.step > last or status.promoted for last in LAST_OF)
+        for name, is_over, proven in zip(NAMES[1:], over, world.proven, strict=True):
+            if was.step and is_over:
+                self.promise(
+                    proven, world, f"S2: the step of {name} is over, and what it asks for is not proven"
+                )
+
+    def check_priority(self, world: World, action: Todo) -> None:
+        if not self.rules.nats or world.target != "t":
+            return
+        older = world.groups[0]
+        gone = priority_is_gone(world)
+        match action:
+            case ("scale", 0, int(number)) if number < older.desired:
+                self.promise(gone, world, "S4: an older worker is stopped that has work of its own")
+            case ("scale", int(arm), int(number)) if arm and number:
+                begins = not (world.groups[arm].desired or world.groups[arm].stopping)
+                first = older.exists and world.status.stable == "a" and begins
+                self.promise(gone or not first, world, f"S4: {NAMES[arm]} starts too soon")
+
+    def check_end(self, world: World, end: World) -> None:
         """S5, and nothing is left where a Legacy worker cannot read it."""
-        path = []
-        now = world
-        for _ in range(ENOUGH):
-            if now in self.arrives:
-                self.arrives.update(path)
-                return
-            path.append(now)
-            after = self.all_goes_well(now)
-            if after == now:
-                break
-            now = after
-        status = now.status
-        serves = "a" if now.target == "a" or status.aborted else "t"
-        if serves == "t" and now.broken:
+        status = end.status
+        serves = "a" if end.target == "a" or status.aborted else "t"
+        if serves == "t" and end.broken:
             return  # to be taken back; nothing else is promised
-        others = [g for name, g in zip(NAMES, now.groups, strict=True) if name != serves and g.exists]
+        others = [g for name, g in zip(NAMES, end.groups, strict=True) if name != serves and g.exists]
         done = status.stage is Stage.IDLE and status.stable == serves and not others
-        self.promise(done, world, f"S5: it ends in {now}")
-        stranded = sum(now.owned) and not self.rules.live_capable(now)
-        self.promise(not stranded, world, f"S5: work is left where nobody reads it: {now}")
-        self.arrives.update(path)
+        self.promise(done, world, f"S5: it ends in {end}")
+        stranded = sum(end.owned) and not self.rules.live_capable(end)
+        self.promise(not stranded, world, f"S5: work is left where nobody reads it: {end}")
 
     def all_goes_well(self, world: World) -> World:
-        """One round: the broker answers, time goes by, workers start, stop and settle, the operator looks."""
-        groups = [
+        """Time goes by, too, and a person has measured again what did not pass."""
+        groups = tuple(
             g._replace(ready=0 if name == world.broken else g.desired, stopping=0) if g.exists else g
             for name, g in zip(NAMES, world.groups, strict=True)
-        ]
-        world = world._replace(seen=True, waited=True, groups=(groups[0], groups[1], groups[2]))
+        )
+        status = world.status
+        if status.judged and self.rules.gates == "Pause":
+            world = world._replace(request="Retry", status=status._replace(handled=False))
+        waited = Verdict.PASSED.value if status.analysis == "measured" else OVER if status.step else ""
+        world = world._replace(seen=True, waited=waited, groups=groups)
         if self.rules.live_capable(world):
             world = world._replace(owned=(0, 0, 0))
-        world = proved(world._replace(quiet=not sum(world.owned)))
-        world = world._replace(pending=decide(self.rules, world))
-        while world.pending:
-            *_, (_, world) = do(world)
-        return world
+        if groups[0].ready:
+            world = world._replace(priority=0)
+        world = world._replace(quiet=not sum(world.owned), drained=not world.priority, young=False)
+        return self.one_pass(proved(self.rules, world))
 
-    def promise(self, kept: bool, world: World, text: str) -> None:
-        assert kept, f"{text}\n\n{self.story(world)}"
-
-    def story(self, world: World) -> str:
-        known = world._replace(pending=())
-        if known not in self.before:  # what the operator does not see was brought up to date
-            known = next(one for one in self.before if one._replace(proven=known.proven) == known)
-        steps = [f"  and now:  {_look(world)}, decides {decide(self.rules, known)}"]
-        while (step := self.before[known]) is not None:
-            said, known = step
-            steps.append(f"- {said}")
-        return "\n".join([f"  at first: {_look(known)}", *reversed(steps)])
+    def look(self, world: World) -> str:
+        waited = f"; of the step {world.waited}" if world.waited else ""
+        asked = f"; requested {world.request}" if world.request else ""
+        proven = [name for name, known in zip(NAMES[1:], world.proven, strict=True) if known] or "nothing"
+        told = world.status._asdict() | {"stage": str(world.status.stage)}
+        status = ", ".join(f"{key} {value}" for key, value in told.items() if value not in ("", 0, -1, False))
+        return (
+            f"{look_at(NAMES, world)}; owned {world.owned}{waited}{asked}; proven: {proven}; status: {status}"
+        )
 
 
-def proved(world: World) -> World:
-    """An operator that looks now sees an arm that runs as it should, after its time."""
-    if not (world.seen and world.waited and world.target == "t"):
-        return world
-    p, t = (known or in_force(world, arm) for arm, known in enumerate(world.proven, 1))
-    return world._replace(proven=(p, t))
-
-
-def _look(world: World) -> str:
-    groups = ", ".join(
-        f"{name} {group.ready} of {group.desired} ready"
-        + (f" and {group.stopping} stopping" if group.stopping else "")
-        for name, group in zip(NAMES, world.groups, strict=True)
-        if group.exists
-    )
-    fences = [name for name, fenced in zip(NAMES, world.fences, strict=True) if fenced] or "none"
-    return (
-        f"{world.target} is wanted; {groups}; owned {world.owned}; fences: {fences}; {world.status}; proven "
-        f"{world.proven}"
-    )
-
-
+WAITED, MEASURED = Rules(False), Rules(False, gates="Pause")
 QUICK = [
-    pytest.param(1, 1, False, "", 0, id="one worker, one thing that a person does"),
-    pytest.param(1, 0, True, "", 1, id="one worker beside Legacy"),
-    pytest.param(2, 0, False, "", 0, id="two workers"),
+    pytest.param(WAITED, 1, 1, "", 0, id="one worker, one thing that a person does"),
+    pytest.param(Rules(True), 1, 0, "", 1, id="one worker beside Legacy"),
+    pytest.param(WAITED, 2, 0, "", 0, id="two workers"),
+    pytest.param(MEASURED, 1, 0, "", 0, id="measured, any verdict, until a person does something"),
+    pytest.param(Rules(False, gates="Abort"), 1, 0, "", 0, id="measured, any verdict, or back"),
+    pytest.param(Rules(True, nats=True), 1, 0, "", 0, id="work that only older workers take"),
 ]
 ALL_OF_IT = [
-    pytest.param(2, 1, False, "", 0, id="two workers"),
-    pytest.param(2, 1, True, "", 0, id="two workers beside Legacy"),
-    pytest.param(1, 1, False, "", 1, id="one message"),
-    pytest.param(1, 1, True, "", 1, id="one message beside Legacy"),
-    pytest.param(1, 1, False, "p", 1, id="the first arm cannot start"),
-    pytest.param(1, 1, True, "t", 1, id="the second arm cannot start beside Legacy"),
+    pytest.param(WAITED, 2, 1, "", 0, id="two workers"),
+    pytest.param(Rules(True), 2, 1, "", 0, id="two workers beside Legacy"),
+    pytest.param(WAITED, 1, 1, "", 1, id="one message"),
+    pytest.param(Rules(True), 1, 1, "", 1, id="one message beside Legacy"),
+    pytest.param(WAITED, 1, 1, "p", 1, id="the first arm cannot start"),
+    pytest.param(Rules(True), 1, 1, "t", 1, id="the second arm cannot start beside Legacy"),
+    pytest.param(MEASURED._replace(may=EVERYTHING), 1, 1, "", 0, id="measured, and a person does something"),
+    pytest.param(MEASURED, 2, 0, "", 0, id="two workers, measured"),
+    pytest.param(Rules(True, gates="Abort"), 1, 1, "", 0, id="measured beside Legacy, or back"),
+    pytest.param(
+        Rules(True, nats=True), 1, 1, "", 0, id="work for older workers, and a person does something"
+    ),
+    pytest.param(Rules(True, nats=True), 2, 0, "", 0, id="work for older workers, of which there are two"),
 ]
 
 
-@pytest.mark.parametrize(("wanted", "edits", "legacy", "broken", "limit"), QUICK)
-def test_promises(wanted: int, edits: int, legacy: bool, broken: str, limit: int) -> None:
-    explored = Explored(Rules(legacy), begin(wanted, edits, broken), limit)
-    assert explored.explore() > 200, "a world in which little happens proves little"
+@pytest.mark.parametrize(("rules", "wanted", "edits", "broken", "limit"), QUICK)
+def test_promises(rules: Rules, wanted: int, edits: int, broken: str, limit: int) -> None:
+    explored = explored_of(rules, wanted, edits, broken, limit)
+    assert len(explored.before) > 200, "a world in which little happens proves little"
     assert explored.promoted
 
 
+@cache
+def explored_of(rules: Rules, wanted: int, edits: int = 0, broken: str = "", limit: int = 0) -> Checked:
+    explored = Checked(rules, begin(wanted, edits, broken), limit)
+    explored.explore()
+    return explored
+
+
+@pytest.mark.parametrize("gates", ["Pause", "Abort"])
+def test_each_verdict_leads_where_it_should(gates: str) -> None:
+    """What the world says is what the gates find: otherwise the promises would prove nothing of them."""
+    explored = explored_of(Rules(False, gates=gates), 1)
+    ends: dict[str, set[str]] = {said: set() for said in SAYS}
+    for world in explored.before:
+        was = world.status
+        judges = was.analysis == "measured" and world.waited and world.seen
+        if judges and in_force(world, 1 + LAST_OF.index(was.step)):
+            after = explored.one_pass(world).status
+            goes_on = after.promoted or after.step > was.step
+            end = "goes on" if goes_on else "aborted" if after.aborted else after.analysis
+            ends[world.waited].add(end)
+    waits = gates == "Pause"
+    assert ends == {
+        Verdict.PASSED: {"goes on"},
+        Verdict.FAILED: {"Failed" if waits else "aborted"},
+        Verdict.INCONCLUSIVE: {"Inconclusive" if waits else "aborted"},
+        # Asked once more, and not again.
+        Verdict.ERROR: {"measured", "Inconclusive" if waits else "aborted"},
+        UNKNOWN: {"measured"},
+    }
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(("wanted", "edits", "legacy", "broken", "limit"), ALL_OF_IT)
-def test_promises_in_the_larger_world(wanted: int, edits: int, legacy: bool, broken: str, limit: int) -> None:
-    explored = Explored(Rules(legacy), begin(wanted, edits, broken), limit)
+@pytest.mark.parametrize(("rules", "wanted", "edits", "broken", "limit"), ALL_OF_IT)
+def test_promises_in_the_larger_world(rules: Rules, wanted: int, edits: int, broken: str, limit: int) -> None:
+    explored = Checked(rules, begin(wanted, edits, broken), limit)
     assert explored.explore() > 500, "a world in which little happens proves little"
     assert explored.promoted is not bool(broken)

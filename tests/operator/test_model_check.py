@@ -12,27 +12,14 @@ A broken promise prints as the story that led to it.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from queueworker_operator.api.reasons import Stage
-from tests.operator.small_world import (
-    NAMES,
-    NONE,
-    Group,
-    Rules,
-    Status,
-    Step,
-    World,
-    decide,
-    do,
-    happenings,
-)
-
-#: More rounds than any way takes in which all goes well.
-ENOUGH = 20
+from tests.operator.acting import NONE, Group, Todo, look_at, priority_is_gone
+from tests.operator.exploring import Explored
+from tests.operator.small_world import NAMES, Rules, Status, Step, World, decide, do, happenings
 
 
 def begin(wanted: int, edits: int, of: str = "b") -> World:
@@ -57,53 +44,41 @@ def begin(wanted: int, edits: int, of: str = "b") -> World:
     )
 
 
-class Explored:
-    """All states that can be reached, each with the step that led to it first."""
+class Checked(Explored[World]):
+    """The promises S1 to S6 in each state."""
+
+    enough = 20
 
     def __init__(self, rules: Rules, start: World, limit: int, whole: bool) -> None:
         """`whole`: nothing else moves during a pass, which may still end after any of its actions."""
+        super().__init__(start)
         self.rules, self.limit, self.whole = rules, limit, whole
-        self.before: dict[World, tuple[str, World] | None] = {start: None}
-        #: States from which all ends well, as far as that was followed.
-        self.arrives: set[World] = set()
-
-    def explore(self) -> int:
-        todo = deque(self.before)
-        while todo:
-            world = todo.popleft()
-            self.arrive(world)
-            for said, after in self.steps(world):
-                if after not in self.before:
-                    self.before[after] = (said, world)
-                    todo.append(after)
-        return len(self.before)
 
     def steps(self, world: World) -> Iterator[Step]:
-        yield from happenings(self.rules, world, self.limit)
+        if self.whole:
+            yield from super().steps(world)
+            return
+        yield from self.happens(world)
         if world.pending:
             self.check_action(world, world)
             yield from do(world)
             yield "the operator dies and is started again", world._replace(pending=())
-        elif decided := decide(self.rules, world):
+        elif decided := self.decide(world):
             self.check_decision(world, decided)
-            if self.whole:
-                yield from self.passes(world, world._replace(pending=decided))
-                return
             yield "the operator looks and decides", world._replace(pending=decided)
 
-    def passes(self, began: World, world: World) -> Iterator[Step]:
-        """Every beginning of the pass, each of which may be all that was done."""
-        worlds = [world]
-        while worlds and worlds[0].pending:
-            self.check_action(worlds[0], began)
-            steps = [step for one in worlds for step in do(one)]
-            worlds = [after for _, after in steps]
-            for said, after in steps:
-                yield f"a pass up to: {said}", after._replace(pending=())
+    def happens(self, world: World) -> Iterator[Step]:
+        return happenings(self.rules, world, self.limit)
+
+    def decide(self, world: World) -> tuple[Todo, ...]:
+        return decide(self.rules, world)
+
+    def do(self, world: World) -> Iterator[Step]:
+        return do(world)
 
     # -- promises ----------------------------------------------------------------------------------
 
-    def check_decision(self, world: World, decided: tuple[tuple[object, ...], ...]) -> None:
+    def check_decision(self, world: World, decided: Sequence[Todo]) -> None:
         receivers, after = self.rules.receivers(world), world
         for action in decided:
             match action:
@@ -120,7 +95,7 @@ class Explored:
                 case ("unfence", 1) if world.life == "ending":
                     self.promise(not world.ghost, world, "S1: a lost worker is let loose again")
                 case ("let go",):
-                    self.check_end(world)
+                    self.check_letting_go(world)
             self.check_priority(world, action)
             if world.seen and world.life != "ending":
                 *_, (_, after) = do(after._replace(pending=(action,)))
@@ -131,7 +106,7 @@ class Explored:
                     f"S6: nobody receives after {action}",
                 )
 
-    def check_end(self, world: World) -> None:
+    def check_letting_go(self, world: World) -> None:
         alive = any(group.desired or group.ready or group.stopping for group in world.groups)
         self.promise(not alive, world, "S1: let go while workers are alive")
         others = world.ghost and not world.fences[1]
@@ -142,11 +117,11 @@ class Explored:
     def was_there(self, world: World, index: int) -> bool:
         return world.groups[index].exists or world.target == NAMES[index]
 
-    def check_priority(self, world: World, action: tuple[object, ...]) -> None:
+    def check_priority(self, world: World, action: Todo) -> None:
         if not self.rules.nats or world.target != "b" or world.life == "ending":
             return
         older, newer = world.groups
-        gone = world.seen and world.drained and not world.young and not world.priority
+        gone = priority_is_gone(world)
         match action:
             case ("scale", 0, int(number)) if number < older.desired:
                 self.promise(gone, world, "S4: an older worker is stopped that has work of its own")
@@ -164,31 +139,21 @@ class Explored:
                 held = world.reserved + sum(world.owned)
                 self.promise(bool(others or not held), began, "S1: work is stranded by a retirement")
 
-    def arrive(self, world: World) -> None:
+    def is_over(self, world: World) -> bool:
+        return world.life == "gone"
+
+    def check_end(self, world: World, end: World) -> None:
         """S5, and nothing is left where a Legacy worker cannot read it."""
-        path = []
-        now = world
-        for _ in range(ENOUGH):
-            if now in self.arrives or now.life == "gone":
-                self.arrives.update(path)
-                return
-            path.append(now)
-            after = self.all_goes_well(now)
-            if after == now:
-                break
-            now = after
-        self.promise(now.life != "ending", world, f"S5: it is never let go: {now}")
-        if now.target == "b" and now.wanted and now.b == "broken":
+        self.promise(end.life != "ending", world, f"S5: it is never let go: {end}")
+        if end.target == "b" and end.wanted and end.b == "broken":
             return  # to be taken back; nothing else is promised
-        status, other = now.status, now.groups[1 - NAMES.index(now.target)]
-        done = status.stage is Stage.IDLE and status.stable == now.target and not other.exists
-        self.promise(done, world, f"S5: it ends in {now}")
-        stranded = now.registry and not self.rules.live_capable(now)
-        self.promise(not stranded, world, f"S5: work is left where nobody reads it: {now}")
-        self.arrives.update(path)
+        status, other = end.status, end.groups[1 - NAMES.index(end.target)]
+        done = status.stage is Stage.IDLE and status.stable == end.target and not other.exists
+        self.promise(done, world, f"S5: it ends in {end}")
+        stranded = end.registry and not self.rules.live_capable(end)
+        self.promise(not stranded, world, f"S5: work is left where nobody reads it: {end}")
 
     def all_goes_well(self, world: World) -> World:
-        """One round: the broker answers, workers start, stop and settle, and the operator does one pass."""
         a, b = (g._replace(ready=g.desired, stopping=0) if g.exists else g for g in world.groups)
         groups = (a, b._replace(ready=0) if world.b == "broken" else b)
         world = world._replace(seen=True, pending=(), groups=groups)
@@ -199,37 +164,12 @@ class Explored:
         if groups[0].ready:
             world = world._replace(priority=0)
         world = world._replace(quiet=not world.registry, drained=not world.priority, young=False)
-        world = world._replace(pending=decide(self.rules, world))
-        while world.pending:
-            *_, (_, world) = do(world)
-        return world
+        return self.one_pass(world)
 
-    def promise(self, kept: bool, world: World, text: str) -> None:
-        assert kept, f"{text}\n\n{self.story(world)}"
-
-    def story(self, world: World) -> str:
-        steps = [f"  and now:  {_look(world)}"]
-        while (step := self.before[world]) is not None:
-            said, world = step
-            steps.append(f"- {said}")
-        return "\n".join([f"  at first: {_look(world)}", *reversed(steps)])
-
-
-def _look(world: World) -> str:
-    groups = ", ".join(
-        f"{name} {group.ready} of {group.desired} ready"
-        + (f" and {group.stopping} stopping" if group.stopping else "")
-        for name, group in zip(NAMES, world.groups, strict=True)
-        if group.exists
-    )
-    registry = f"reserved {world.reserved}, owned {world.owned}, staged {world.staged}"
-    if world.priority or world.drained:
-        registry += f", for a alone {world.priority}" + ("" if world.drained else ", not long ago")
-    fences = [name for name, fenced in zip(NAMES, world.fences, strict=True) if fenced] or "none"
-    return (
-        f"{world.target} is wanted; {groups}; {registry}; fences: {fences}; {world.status.stage}, "
-        f"stable {world.status.stable}; decided: {list(world.pending)}"
-    )
+    def look(self, world: World) -> str:
+        registry = f"reserved {world.reserved}, owned {world.owned}, staged {world.staged}"
+        status = f"{world.status.stage}, stable {world.status.stable}"
+        return f"{look_at(NAMES, world)}; {registry}; {status}"
 
 
 QUICK = [
@@ -262,13 +202,13 @@ ALL_OF_IT = [
 def test_promises_where_only_older_workers_take_some_of_the_work(
     of: str, wanted: int, edits: int, whole: bool
 ) -> None:
-    explored = Explored(Rules(legacy=True, nats=True), begin(wanted, edits, of), 0, whole)
+    explored = Checked(Rules(legacy=True, nats=True), begin(wanted, edits, of), 0, whole)
     assert explored.explore() > 200, "a world in which little happens proves little"
 
 
 @pytest.mark.parametrize(("of", "wanted", "limit", "edits", "whole", "legacy", "b"), QUICK)
 def test_promises(of: str, wanted: int, limit: int, edits: int, whole: bool, legacy: bool, b: str) -> None:
-    explored = Explored(Rules(legacy), begin(wanted, edits, of)._replace(b=b), limit, whole)
+    explored = Checked(Rules(legacy), begin(wanted, edits, of)._replace(b=b), limit, whole)
     assert explored.explore() > 200, "a world in which little happens proves little"
 
 
@@ -286,7 +226,7 @@ ENDS = [
 def test_promises_of_a_deletion(of: str, legacy: bool, b: str) -> None:
     """It may come at any moment, between two passes or in the middle of one."""
     start = begin(1, 0, of)._replace(b=b, life="may end")
-    explored = Explored(Rules(legacy), start, 1, whole=True)
+    explored = Checked(Rules(legacy), start, 1, whole=True)
     assert explored.explore() > 200, "a world in which little happens proves little"
     assert any(world.life == "gone" for world in explored.before)
 
@@ -296,5 +236,5 @@ def test_promises_of_a_deletion(of: str, legacy: bool, b: str) -> None:
 def test_promises_in_the_larger_world(
     of: str, wanted: int, limit: int, edits: int, whole: bool, legacy: bool, b: str
 ) -> None:
-    explored = Explored(Rules(legacy), begin(wanted, edits, of)._replace(b=b), limit, whole)
+    explored = Checked(Rules(legacy), begin(wanted, edits, of)._replace(b=b), limit, whole)
     assert explored.explore() > 10_000, "a world in which little happens proves little"
