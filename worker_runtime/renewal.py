@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 
 from worker_runtime.brokers.base import BrokerError, Delivery, Renewer, Timing
+from worker_runtime.fenced import note_fence
 from worker_runtime.keeping import keep_going
 from worker_runtime.outage import Outage
 from worker_runtime.rhythm import until_next
@@ -181,7 +182,13 @@ class Renewal:
         state, period = self._state, self._timing.renewal_period
         told: tuple[bool, str] | None = None
         due = 0.0
+        had: int | None = None
         while True:
+            # One that is full, or whose loop stands still, makes no receive that would tell it of a fence.
+            took = None if state.silence.asks(state.clock()) else state.received
+            if took is not None and took == had and state.phase == "receiving":
+                await self._look_for_a_fence()
+            had = took
             presence = state.presence()
             news = (presence.receiving, presence.reason)
             if news != told or state.clock() >= due:
@@ -195,6 +202,14 @@ class Renewal:
                     due = state.clock() + period
                 told = news
             await until_next(min(LOOK, period))
+
+    async def _look_for_a_fence(self) -> None:
+        try:
+            note_fence(self._state, await self._renewer.fence())
+        except BrokerError as error:
+            self._outage.failed("reading the fence", error)
+        else:
+            self._outage.worked("reading the fence")
 
     async def _promote_loop(self) -> None:
         """Delayed retries become ready at about their time: this worker looks as soon as it has made one, and

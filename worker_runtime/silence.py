@@ -30,6 +30,11 @@ class Silence:
         began = self.receive
         return not self.settle and bool(began) and now - began < SIGN
 
+    def asks(self, now: float) -> bool:
+        """Whether a receive is under way, and not for longer than one may take: its answer will be read."""
+        began = self.receive
+        return bool(began) and now - began <= self._limits[0]
+
     def look(self, passed: float) -> None:
         """`passed`: seconds since the last look in which this process could have read an answer."""
         seen, self._seen = self._seen, (self.receive, self.settle)

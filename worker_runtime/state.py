@@ -116,7 +116,7 @@ class QueueState:
         #: Why the broker cannot be used at the moment; empty when it can.
         self.broker_problem = ""
         self.silence = Silence(block)
-        #: Why this revision may not receive; empty when it may.
+        #: Why this revision may not receive; empty when it may. Written by both threads (`fenced`).
         self.fence = ""
         #: Start of the last renewal that the broker confirmed. Written by the background thread.
         self.confirmed_at = clock()

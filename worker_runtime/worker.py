@@ -26,6 +26,7 @@ from worker_runtime.brokers.base import (
 )
 from worker_runtime.deferred import Commit, CommitTimeoutError, Deferrals
 from worker_runtime.execution import Execution, Failure, describe
+from worker_runtime.fenced import note_fence
 from worker_runtime.hooks import Hook, HookKind
 from worker_runtime.job import Job
 from worker_runtime.keeping import BORNE
@@ -220,7 +221,7 @@ class Worker:
                     received.crash_loops,
                     extra=self._extra,
                 )
-            self._note_fence(received.fenced.reason if received.fenced else "")
+            note_fence(state, received.fenced.reason if received.fenced else "")
             if received.deliveries:
                 self._accept(received.deliveries, late=clock() - started > late)
                 # The handlers that this woke begin before the next request is written.
@@ -243,15 +244,6 @@ class Worker:
             waiter = idle.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _note_fence(self, reason: str) -> None:
-        if reason == self.state.fence:
-            return
-        self.state.fence = reason
-        if reason:
-            log.warning("fenced, receives nothing: %s", reason, extra=self._extra)
-        else:
-            log.info("fence lifted, receives again", extra=self._extra)
 
     # -- handling ----------------------------------------------------------------------------------
 

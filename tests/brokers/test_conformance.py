@@ -51,6 +51,17 @@ async def test_a_receive_takes_what_is_there_and_never_more_than_asked(site: Sit
     assert len((await receive(consumer, 100)).deliveries) == 50
 
 
+async def test_a_worker_that_makes_no_receive_can_ask_for_its_fence(site: Site) -> None:
+    mine, other, fences = site.renewer("w1", "r1"), site.renewer("w2", "r2"), site.fences()
+    assert await mine.fence() == ""
+    await fences.fence("q", "r1", "it leaves")
+    assert (await mine.fence(), await other.fence()) == ("it leaves", "")
+    await fences.fence("q", "*", "maintenance")
+    assert (await mine.fence(), await other.fence()) == ("it leaves", "maintenance")
+    await fences.unfence("q", "r1")
+    assert await mine.fence() == "maintenance"
+
+
 async def test_a_waiting_receive_gets_what_is_published(site: Site) -> None:
     consumer = site.consumer()
     waiting = asyncio.create_task(consumer.receive(100))

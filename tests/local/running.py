@@ -229,6 +229,15 @@ class Jobs:
         """Wait until that many handlers have begun."""
         await self._until(f"{number} handlers begun", lambda n: n >= number, lambda: self.store.scard(BEGUN))
 
+    async def claimed(self, revision: str, number: int) -> None:
+        """Wait until workers of that revision have taken that many."""
+
+        def good(reading: QueueReading) -> bool:
+            row = reading.ledger.get(revision)
+            return row is not None and row.claimed >= number
+
+        await self._until(f"{number} taken by {revision}", good, self.read)
+
     async def finished(self, number: int) -> QueueReading:
         """Wait until that many different jobs are done and settled. Returns what the broker says then."""
         await self._until(f"{number} jobs done", lambda n: n >= number, lambda: self.store.hlen(DONE))

@@ -216,16 +216,17 @@ async def test_a_drain_that_does_not_end_is_told_and_ends_when_the_work_does(up:
     first = await up.ready()
     up.write(resource(version="v2"))
     second = await up.ready(generation=2)
-    await jobs.publish(["held"], seconds=-1)
-    await jobs.begun(1)
+    # As many as it may hold: it asks for no more, which would tell it of the fence.
+    await jobs.publish((f"held-{n}" for n in range(10)), seconds=-1)
+    await jobs.claimed(second, 10)
     up.write(resource(version="v1", rollback=rollback))
     await up.until("the alarm", lambda: up.condition("Stalled").get("reason") == "DrainOverdue")
-    assert f"{second} (1)" in up.condition("Stalled")["message"]
+    assert f"{second} (10)" in up.condition("Stalled")["message"]
     assert up.pids(revision=second), "it is told, not forced"
 
     await jobs.let_go()
     assert await up.ready(generation=3) == first
-    reading = await jobs.finished(1)
+    reading = await jobs.finished(10)
     assert reading.private == reading.failed == reading.dead == 0
     assert up.condition("Stalled").get("status", "") == ""
     assert up.events().count("DrainOverdue") == 1

@@ -110,6 +110,41 @@ def test_a_fenced_worker_settles_renews_and_recovers(bench: Bench) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.parametrize(
+    "hangs",
+    ["await asyncio.Event().wait()", "time.sleep(3600)"],
+    ids=["handlers wait", "the loop stands still"],
+)
+def test_a_worker_that_is_full_of_what_never_ends_says_that_it_is_fenced(bench: Bench, hangs: str) -> None:
+    bench.publish("q", "{}", "{}")
+    worker = bench.run(
+        f"""
+        import asyncio, time
+        from worker_runtime import App
+
+        app = App.from_env()
+
+        @app.job("q", coroutines=2, prefetch=2)
+        async def job(payload: dict) -> None:
+            {hangs}
+        """,
+        "--revision",
+        "r1",
+    )
+    wait_until(lambda: bench.count("owners") == 2, "a full worker")
+    command(bench, "fence", "q", "--revision", "r1", "--reason", "it leaves")
+    wait_until(lambda: fenced(worker), "the fence in /status")
+
+    def listed() -> list[dict[str, object]]:
+        return list(json.loads(command(bench, "inspect", "q", "--json"))["workers"])
+
+    wait_until(lambda: [each["receiving"] for each in listed()] == [False], "its word to the broker")
+    assert [(each["reason"], each["outstanding"]) for each in listed()] == [("fenced: it leaves", 2)]
+    command(bench, "unfence", "q", "--revision", "r1")
+    wait_until(lambda: worker.status()["receiving"], "the end of the fence, still full")
+    worker.kill_group()
+
+
 @contextmanager
 def stopped_in_its_wait(bench: Bench, worker: RunningWorker) -> Iterator[None]:
     """Its blocking move is on the server while the process stands still."""

@@ -315,6 +315,11 @@ class Renewer(Protocol):
         """Make delayed retries ready whose time has come by the broker's clock."""
         ...
 
+    async def fence(self) -> str:
+        """Why this worker's revision may not receive; empty when it may. For a worker that makes no receive,
+        which would tell."""
+        ...
+
     async def announce(self, presence: Presence) -> None:
         """Stand in the broker's list of live workers for another `Timing.expiry` seconds. Clears away some
         of those that have not been heard of for that long."""

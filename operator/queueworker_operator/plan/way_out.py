@@ -172,7 +172,11 @@ def _receiving(names: Sequence[str], queue: QueueFacts) -> Wait:
     number = sum(queue.of(one).receiving for one in names)
     text = (
         f"Workers of {', '.join(names)} have not all said that they receive no more"
-        + (f"; {number} did not yet. One that is full says it when a handler has ended" if number else "")
-        + (", one that was killed or cut off counts until it falls silent." if number else ".")
+        + (
+            f"; {number} did not yet. One that was killed or cut off counts until it falls silent"
+            if number
+            else ""
+        )
+        + "."
     )
     return Wait(ConditionReason.RECEIVING_NOT_STOPPED, text)

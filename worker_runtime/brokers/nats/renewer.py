@@ -119,6 +119,10 @@ class NatsRenewer:
         """See `Renewer.promote`. The server hands out a delayed retry by itself."""
         return Promoted()
 
+    async def fence(self) -> str:
+        """See `Renewer.fence`."""
+        return await books.fence_of(self._aside, self._names, self._identity.revision)
+
     async def announce(self, presence: Presence) -> None:
         """See `Renewer.announce`. Also reads what the consumer says of its ack wait, which an older worker
         that starts may change."""

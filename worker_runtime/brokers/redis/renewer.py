@@ -127,6 +127,12 @@ class RedisRenewer:
                 break
         return Promoted(moved, None if wait < 0 else wait / 1000)
 
+    async def fence(self) -> str:
+        """See `Renewer.fence`."""
+        command = ("HMGET", self._keys.fence, self._identity.revision, "*")
+        reasons = await self._link.call(command, "read its fence")
+        return next((str(one, "utf-8", "replace") for one in reasons if one), "")
+
     async def announce(self, presence: Presence) -> None:
         """See `Renewer.announce`."""
         record = encode_record(self._identity, presence)
