@@ -149,3 +149,25 @@ async def test_up_killed_at_a_step_goes_on_from_it(
     reading = await jobs.finished(1)
     assert reading.private == reading.failed == reading.dead == 0
     assert await up.stop() == 0
+
+
+async def test_what_was_adopted_is_started_again_beside_a_canary(up: Up, jobs: Jobs) -> None:
+    """Nobody but the one who made the orphans knew of what they were made."""
+    up.write(changing("v1", PAUSE, deletion={"policy": "Orphan"}))
+    await up.start()
+    stable = await up.ready(replicas=2)
+    up.write_nothing()
+    await up.until("the end", lambda: "work" not in up.state["resources"])
+    second = changing("v2", PAUSE)
+    canary = {stable: 1, name(second, 8): 1}
+    up.write(second)
+    await up.until("the canary", lambda: stage(up) == "Paused" and numbers(up) == canary)
+    everybody = up.pids()
+
+    up.signal(signal.SIGKILL)
+    await up.wait()
+    await until("the workers to end by themselves", lambda: not any(map(running, everybody)))
+    await up.start()
+    await up.until("the canary again", lambda: stage(up) == "Paused" and numbers(up) == canary)
+    assert up.stable() == stable
+    assert await up.stop() == 0

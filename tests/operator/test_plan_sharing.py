@@ -68,3 +68,13 @@ def test_a_name_without_a_dot_means_something_else_in_another_namespace() -> Non
     assert known.revisions_beside(neighbour("me", "redis://redis:6379/0")) == frozenset()
     known.add(neighbour("other", "redis://redis:6379/0"))
     assert known.revisions_beside(neighbour("me", "redis://redis:6379/0")) == {V1.name}
+
+
+def test_a_neighbour_is_known_by_the_last_look_at_it() -> None:
+    known, me = Neighbours(), neighbour("me")
+    known.add({**neighbour("other"), "status": {}})
+    assert known.revisions_beside(me) == frozenset(), "it has no workers yet"
+    known.add(neighbour("other"))
+    assert known.revisions_beside(me) == {V1.name}
+    known.add(neighbour("other", metadata__deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert known.revisions_beside(me) == frozenset()

@@ -11,10 +11,11 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from queueworker_operator.act.launch import Launch, Place, Secrets, launch_of
 from queueworker_operator.act.output import copy_output
@@ -112,6 +113,8 @@ class ProcessGroup:
         """Raises TemplateRefusedError when no process can be made of the template."""
         self.revision, self.broker_url, self.created = revision, broker_url, created
         self.desired = 0
+        #: A spec that leads to the revision, for whoever has to make it again; empty where nobody knows one.
+        self.spec: Mapping[str, Any] = {}
         self.workers: list[Worker] = []
         #: Workers that were killed because they did not end in time, or that said they left work behind.
         self.left_work = 0

@@ -12,17 +12,20 @@ _Place = tuple[str, str, str]
 
 
 class Neighbours:
-    """QueueWorkers as they were listed. Only what decides is kept of them."""
+    """QueueWorkers as they were listed, or looked at since. Only what decides is kept of them."""
 
     def __init__(self) -> None:
         self._there: dict[_Place, dict[tuple[str, str], frozenset[str]]] = defaultdict(dict)
 
     def add(self, body: Mapping[str, Any]) -> None:
-        """One that was listed."""
+        """One as it was listed, or looked at since."""
         rows = (body.get("status") or {}).get("revisions") or ()
         names = frozenset(str(row["name"]) for row in rows if row.get("replicas"))
+        there = self._there[_place(body)]
         if names and "deletionTimestamp" not in body["metadata"]:
-            self._there[_place(body)][_key(body)] = names
+            there[_key(body)] = names
+        else:
+            there.pop(_key(body), None)
 
     def revisions_beside(self, body: Mapping[str, Any]) -> frozenset[str]:
         """Revisions that others than this QueueWorker have workers of, on the same queue."""

@@ -49,7 +49,8 @@ _SEEN_WITHIN = timedelta(seconds=10)
 #: A fence is kept for workers that the broker still lists; dead ones fall silent within the expiry.
 LISTED_AT_MOST = timedelta(seconds=120)
 _WAY_OUT = (
-    "If that cannot be mended, set spec.deletion.policy to Orphan: the resource goes and its workers stay."
+    "If that cannot be mended, set spec.deletion.policy to Orphan: the resource goes and its workers stay. "
+    "(To `queueworker up`, put the document back with that policy.)"
 )
 
 

@@ -133,6 +133,13 @@ def _queue_progress(gate: Gate, measured: Measured) -> Judged:
     workers, of_stable = measured.canary.workers, measured.stable.workers
     told = f"{_commits(canary, workers)}, {stable.committed} by {of_stable} of the stable revision"
     if not measured.backlogged:
+        if not samples and measured.most_owned:
+            return Judged(
+                Verdict.INCONCLUSIVE,
+                f"{measured.canary.revision} settled nothing, and one process of it owns "
+                f"{measured.most_owned} deliveries: see what its handlers wait for (`queueworker inspect`), "
+                "then request Retry or Abort.",
+            )
         if samples < gate.min_samples:
             return _too_few(f"{samples} settled", gate, samples)
         return Judged(Verdict.PASSED, f"{told}; the queue ran empty, so no rate is compared.", samples)

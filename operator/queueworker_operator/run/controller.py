@@ -239,8 +239,9 @@ class Controller:
             self._clock,
             self._shelf.neighbours.revisions_beside(body),
         )
-        # What a list says is older than this from here on.
+        # What a list says is older than this from here on, and one that is younger is a neighbour at once.
         self._shelf.report(*key)
+        self._shelf.neighbours.add(body)
         if _awaits_broker(resource, seen):
             self._metrics.passes.labels("unchanged").inc()
             return FIRST_ANSWER_SECONDS

@@ -112,8 +112,6 @@ class LocalResource:
         self._posted: set[str] = set()
         #: By revision: those that served and can be gone back to.
         self._kept: dict[str, Kept] = dict(kept or {})
-        #: By revision: a spec that leads to it.
-        self._specs: dict[str, dict[str, Any]] = {}
 
     # -- what the file says --------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class LocalResource:
         self.status = before.status
         self.generation += before.generation
         if self._apply(before.stable, spec.replicas):
-            self._specs[before.stable.name] = before.spec
+            self.groups[before.stable.deployment].spec = before.spec
             self._host.say(self.name, f"{before.stable.name} served before and is started again")
 
     async def step(self, session: aiohttp.ClientSession, shared: frozenset[str] = frozenset()) -> None:
@@ -274,8 +272,7 @@ class LocalResource:
                 self.groups[deployment].kill_one()
             case RetireRevision(_, deployment):
                 self.groups[deployment].scale(0)
-            case DeleteRevision(name, deployment):
-                self._specs.pop(name, None)
+            case DeleteRevision(_, deployment):
                 group = self.groups.pop(deployment, None)
                 self.left_work += group.left_work if group else 0
             case FenceRevision() | UnfenceRevision() | RecoverWork() | ReturnStaged() | PromoteDelayed():
@@ -312,8 +309,7 @@ class LocalResource:
             self.groups[revision.deployment] = group
             if self._accepted is not None:
                 kept = self._kept.get(revision.name)
-                spec = kept.spec if kept else to_kept(self._accepted.spec, revision)
-                self._specs[revision.name] = dict(spec)
+                group.spec = kept.spec if kept else to_kept(self._accepted.spec, revision)
         self._refusals.pop(revision.name, None)
         group.scale(replicas)
         return True
@@ -375,7 +371,8 @@ class LocalResource:
     def _stable_spec(self) -> Mapping[str, Any] | None:
         stable = self.status.stable.revision if self.status.stable else ""
         kept = self._kept.get(stable)
-        return self._specs.get(stable) or (kept.spec if kept else None)
+        known = (group.spec for group in self.groups.values() if group.revision.name == stable and group.spec)
+        return next(known, kept.spec if kept else None)
 
     def to_state(self) -> dict[str, Any]:
         """This resource in up.json."""
