@@ -51,6 +51,8 @@ class Story:
         self.fences: dict[str, str] = {}
         self.now: datetime = START
         self.events: list[str] = []
+        #: Keys of events: one that is known is not posted again.
+        self.posted: set[tuple[str, str]] = set()
         self.most = 0
         #: Workers of these never get available.
         self.broken: set[str] = set()
@@ -120,7 +122,8 @@ class Story:
                 del self.fences[name]
             case act.KillWorker(name, _):
                 self.killed.append(name)
-            case act.EmitEvent(reason):
+            case act.EmitEvent(reason, key=key) if (reason.value, key) not in self.posted:
+                self.posted.add((reason.value, key))
                 self.events.append(reason.value)
 
     def made(self, revision: Revision, number: int) -> None:

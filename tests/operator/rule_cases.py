@@ -21,6 +21,8 @@ class Case:
     rule: str
     accepted: dict[str, Any]
     refused: dict[str, Any]
+    #: Of a rule about the entries of a list: the one that is refused.
+    entry: int | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,12 @@ CASES = (
         body(spec__shutdownSeconds=3600),
         body(spec__shutdownSeconds=31, spec__template=template("i", terminationGracePeriodSeconds=31)),
     ),
+    Case(
+        "revoked-versions",
+        body(spec__revokedVersions=["h1-5d0c1f9a", "h1-77ab01c3"]),
+        body(spec__revokedVersions=["h1-5d0c1f9a", "h1-77ab01c3-p8"]),
+        1,
+    ),
     Case("canary-steps", in_steps(), body(spec__rollout={"strategy": "Canary"})),
     Case(
         "canary-steps",
@@ -121,30 +129,34 @@ CASES = (
         body(spec__rollout={"strategy": "Manual"}),
         body(spec__rollout={"strategy": "Manual", "steps": [SCALE]}),
     ),
-    Case("one-verb", in_steps({"pause": {}}), in_steps({})),
-    Case("one-verb", in_steps({"setPrefetch": 100}), in_steps({"setPrefetch": 100, "pause": {}})),
-    Case("one-verb", in_steps(MEASURE), in_steps(MEASURE | {"pause": {}})),
+    Case("one-verb", in_steps({"pause": {}}), in_steps({}), 1),
+    Case("one-verb", in_steps({"setPrefetch": 100}), in_steps({"setPrefetch": 100, "pause": {}}), 1),
+    Case("one-verb", in_steps(MEASURE), in_steps(MEASURE | {"pause": {}}), 1),
     Case(
         "gate-fields",
         gated({"type": "QueueProgress", "minPercentOfStable": 95}),
         gated({"type": "UsageAccounting", "minPercentOfStable": 95}),
+        0,
     ),
     Case(
         "gate-fields",
         gated({"type": "QueueProgress", "waiver": "load comes in bursts"}),
         gated({"type": "QueueProgress", "waiver": "load comes in bursts", "minPercentOfStable": 95}),
+        0,
     ),
     Case(
         "one-of-each-gate",
         gated({"type": "QueueProgress"}, {"type": "UsageAccounting"}),
         gated({"type": "QueueProgress"}, {"type": "QueueProgress", "minSamples": 5}),
+        1,
     ),
-    Case("one-scale", in_steps({"setCanaryScale": {"percent": 50}}), in_steps({"setCanaryScale": {}})),
-    Case("one-scale", in_steps(), in_steps({"setCanaryScale": {"percent": 50, "replicas": 1}})),
+    Case("one-scale", in_steps({"setCanaryScale": {"percent": 50}}), in_steps({"setCanaryScale": {}}), 1),
+    Case("one-scale", in_steps(), in_steps({"setCanaryScale": {"percent": 50, "replicas": 1}}), 1),
     Case(
         "arm-prefetch",
         in_steps({"setPrefetch": 4}, {"setPrefetch": 100}),
         in_steps({"setPrefetch": 3}, {"setPrefetch": 100}),
+        1,
     ),
     Case("promoted-prefetch", in_steps({"setPrefetch": 100}), in_steps({"setPrefetch": 99})),
     Case(
@@ -198,10 +210,10 @@ MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("spec.rollout.strategy", body(spec__rollout={"strategy": "AllAtOnce"})),
     ("spec.rollout.steps", body(spec__rollout={"strategy": "Canary", "steps": []})),
     ("spec.rollout.steps", in_steps(*[{"pause": {}}] * 20)),
-    ("spec.rollout.steps.1.setPrefetch", in_steps({"setPrefetch": 0})),
-    ("spec.rollout.steps.1.setCanaryScale.percent", in_steps({"setCanaryScale": {"percent": 101}})),
-    ("spec.rollout.steps.1.setCanaryScale.replicas", in_steps({"setCanaryScale": {"replicas": 0}})),
-    ("spec.rollout.steps.1.pause.durationSeconds", in_steps({"pause": {"durationSeconds": 0}})),
+    ("spec.rollout.steps[1].setPrefetch", in_steps({"setPrefetch": 0})),
+    ("spec.rollout.steps[1].setCanaryScale.percent", in_steps({"setCanaryScale": {"percent": 101}})),
+    ("spec.rollout.steps[1].setCanaryScale.replicas", in_steps({"setCanaryScale": {"replicas": 0}})),
+    ("spec.rollout.steps[1].pause.durationSeconds", in_steps({"pause": {"durationSeconds": 0}})),
     ("spec.hold.reason", body(spec__hold={})),
     ("spec.revokedVersions", body(spec__revokedVersions=["h1-00000000"] * 51)),
     ("spec.request.action", body(spec__request={"id": "1", "action": "Undo"})),

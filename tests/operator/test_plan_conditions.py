@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from queueworker_operator.api.reasons import ConditionReason, Stage
-from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, RolloutStatus
+from queueworker_operator.api.types import (
+    InvalidQueueWorker,
+    QueueWorker,
+    QueueWorkerStatus,
+    RolloutStatus,
+)
 from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.facts import BrokerVerdict, Facts, Refusal, WorkerFailure
 from queueworker_operator.plan.planner import plan
+from tests.operator.canary_story import MINUTE, ONE, Story, canary
 from tests.operator.resources import (
     ANY,
     FIRST,
@@ -321,3 +328,25 @@ def test_a_change_that_moves_is_not_stalled_however_long_it_takes() -> None:
         after(2601),
     ).status
     assert stuck.condition("Stalled") is not None
+
+
+def test_workers_that_get_ready_for_a_moment_again_and_again_are_no_progress() -> None:
+    for make in (wants, canary_at_its_end):
+        story = Story(make("demo:v2", 4, on("v1"), spec__progressDeadlineSeconds=30), seen(V1, 4))
+        story.broken.add(V2.name)
+        story.until(Stage.PROMOTING)
+        for ready in (0, 1) * 12:
+            story.revisions[V2.name] = replace(story.revisions[V2.name], ready=ready, available=ready)
+            story.look()
+        stalled = story.status.condition("Stalled")
+        assert stalled is not None
+        assert stalled.reason == R.PROGRESS_DEADLINE_EXCEEDED
+        two = replace(story.revisions[V2.name], ready=2, available=2)
+        story.revisions[V2.name] = two
+        story.look()
+        assert story.status.condition("Stalled") is None, "two of them were never ready before"
+
+
+def canary_at_its_end(image: str, replicas: int, status: QueueWorkerStatus, **more: Any) -> QueueWorker:
+    promoted = status.model_copy(update={"promoted": V2.name})
+    return canary(promoted, ONE, MINUTE, image=image, replicas=replicas, **more)

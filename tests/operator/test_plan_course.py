@@ -134,6 +134,55 @@ def test_a_lost_status_promotes_nothing_that_was_promoted_before() -> None:
     assert story.status.stable == V1.as_stable()
 
 
+def test_what_is_skipped_or_promoted_in_a_paused_change_is_not_shown_as_its_beginning() -> None:
+    for action, at in (("SkipStep", "4/4"), ("Promote", "2/4")):
+        story = begin(ONE, PAUSE, HALF, PAUSE)
+        story.until(Stage.PAUSED, "2/4")
+        if at == "4/4":
+            story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **asks("SkipStep", "0")))
+            story.until(Stage.PAUSED, at)
+        paused = {**asks(action), "spec__paused": True}
+        story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **paused))
+        for _ in range(3):
+            assert story.look() == []
+            assert (story.stage, story.step) == (Stage.PAUSED, "4/4")
+        assert story.said() == ("False", "Paused")
+        story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE))
+        story.look()
+        assert story.numbers()[V2.name] == 4
+        story.until(Stage.IDLE)
+        assert story.status.stable == V2.as_stable()
+
+
+def test_a_change_that_is_brought_out_after_all_counts_on_and_tells_its_steps_again() -> None:
+    story = begin(ONE, MINUTE, HALF, PAUSE)
+    story.until(Stage.PAUSED, "2/4")
+    assert attempt(story) == 1
+    told = story.events.count("StepCompleted")
+    assert told == 1
+    for n, wanted in ((2, 2), (4, 3)):
+        story.wants(canary(story.status, ONE, MINUTE, HALF, PAUSE, **asks("Abort", str(n))))
+        story.until(Stage.IDLE)
+        story.wants(canary(story.status, ONE, MINUTE, HALF, PAUSE, **asks("Retry", str(n + 1))))
+        story.until(Stage.PAUSED, "2/4")
+        assert (attempt(story), story.events.count("StepCompleted")) == (wanted, wanted)
+
+
+def test_the_same_change_asked_for_anew_tells_its_steps_again() -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED)
+    story.wants(canary(story.status, ONE, PAUSE, image="demo:v1"))
+    story.until(Stage.IDLE)
+    story.wants(canary(story.status, ONE, PAUSE))
+    story.until(Stage.PAUSED)
+    assert story.events.count("StepCompleted") == 2
+
+
+def attempt(story: Story) -> int | None:
+    assert story.status.rollout is not None
+    return story.status.rollout.attempt
+
+
 # -- hold ------------------------------------------------------------------------------------------
 
 
@@ -145,6 +194,23 @@ def test_a_hold_keeps_a_change_from_beginning(make: object) -> None:
     assert story.said() == ("False", "Held")
     story.wants(make(story.status, **asks("Promote")))
     assert story.look() != []
+
+
+@pytest.mark.parametrize("make", [canary, manual])
+def test_promote_does_not_outlast_a_hold(make: object) -> None:
+    """Nobody meant the steps to be left out on the day when the hold goes."""
+    assert callable(make)
+    story = Story(make(on("v1"), **HOLD, **asks("Promote")), seen(V1, 4))
+    assert story.look() == []
+    assert (story.said(), story.events) == (("False", "Held"), ["RequestIgnored"])
+    assert story.status.promoted is None
+    story.wants(make(story.status, **HOLD, **asks("Promote")))
+    assert (story.look(), story.events) == ([], ["RequestIgnored"])
+    begun = begin(ONE, PAUSE)
+    begun.until(Stage.PAUSED)
+    begun.wants(canary(begun.status, ONE, PAUSE, **HOLD, **asks("Promote")))
+    begun.until(Stage.IDLE)
+    assert begun.status.stable == V2.as_stable(), "what has begun is not held"
 
 
 def test_what_has_begun_is_not_held_and_what_goes_back_neither() -> None:

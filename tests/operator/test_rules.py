@@ -11,7 +11,7 @@ from queueworker_operator.api.parse import NotAQueueWorkerError, parse, parse_ch
 from queueworker_operator.api.rules import RULES, TRANSITIONS
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus
 from tests.operator.resources import body, worker
-from tests.operator.rule_cases import CASES, CHANGES, MALFORMED, Case, Change
+from tests.operator.rule_cases import CASES, CHANGES, MALFORMED, Case, Change, gated, in_steps
 
 BY_ID = {rule.id: rule for rule in RULES}
 TRANSITION_BY_ID = {rule.id: rule for rule in TRANSITIONS}
@@ -40,7 +40,8 @@ def test_rule(case: Case) -> None:
     refused = parse(case.refused)
     assert isinstance(refused, InvalidQueueWorker)
     rule = BY_ID[case.rule]
-    assert [(p.path, p.message) for p in refused.problems] == [(rule.blames, rule.message)]
+    entry = "" if case.entry is None else f"[{case.entry}]"
+    assert [(p.path, p.message) for p in refused.problems] == [(rule.blames + entry, rule.message)]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.rule)
@@ -90,6 +91,43 @@ def test_a_template_that_the_schema_cannot_see_into_is_refused_by_name(
 
 def test_what_a_template_engine_leaves_empty_is_taken() -> None:
     assert isinstance(parse(_template({"env": None, "ports": None}, {"initContainers": None})), QueueWorker)
+
+
+@pytest.mark.parametrize(
+    ("resource", "told"),
+    [
+        (
+            body(spec__rollout={"strategy": "Canary", "steps": "none"}),
+            "spec.rollout.steps: must be a list (read 'none')",
+        ),
+        (body(spec__queue="mails"), "spec.queue: must be a mapping (read 'mails')"),
+        (body(spec__replicas="2"), "spec.replicas: must be a whole number (read '2')"),
+        (body(spec__coroutines=0), "spec.coroutines: must be at least 1 (read 0)"),
+        (
+            body(spec__rollout={"strategy": "BlueGreen"}),
+            "spec.rollout.strategy: must be 'Rolling', 'Canary' or 'Manual' (read 'BlueGreen')",
+        ),
+        (
+            in_steps({"analysis": {"durationSeconds": 60, "gates": ["Latency", "Latency"]}}),
+            "spec.rollout.steps[1].analysis.gates: Latency is named more than once: name each gate once",
+        ),
+        (
+            gated({"type": "Latency", "waiver": "slow"}),
+            "spec.rollout.gates[0].waiver: must have at least 10 characters (read 'slow')",
+        ),
+    ],
+    ids=["list", "mapping", "number", "bound", "choice", "a gate twice", "a short waiver"],
+)
+def test_what_is_wrong_is_told_in_words_of_yaml_with_its_place(resource: dict[str, Any], told: str) -> None:
+    refused = parse(resource)
+    assert isinstance(refused, InvalidQueueWorker)
+    assert [str(problem) for problem in refused.problems] == [told]
+
+
+def test_each_entry_that_breaks_a_rule_is_named() -> None:
+    refused = parse(in_steps({}, {"pause": {}}, {"pause": {}, "setPrefetch": 100}))
+    assert isinstance(refused, InvalidQueueWorker)
+    assert [p.path for p in refused.problems] == ["spec.rollout.steps[1]", "spec.rollout.steps[3]"]
 
 
 def test_an_unknown_field_is_named() -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from queueworker_operator.api.schema import Int32, Int64, Model, Timestamp, Tolerant
 
@@ -43,7 +43,8 @@ class Gate(Model):
 
     type: GateType = Field(description="Which gate.")
     waiver: Annotated[str, Field(min_length=10, max_length=256)] | None = Field(
-        default=None, description="Why this gate is left out. No other field is set then."
+        default=None,
+        description="Why this gate is left out, in 10 to 256 characters. It has no limits then.",
     )
     min_percent_of_stable: Annotated[Int32, Field(ge=0, le=1000)] | None = Field(
         default=None,
@@ -83,6 +84,14 @@ class Analysis(Model):
         description="Kill one worker of the canary at the beginning, without any time to stop: "
         "UsageAccounting has to come out even then.",
     )
+
+    @field_validator("gates")
+    @classmethod
+    def _once(cls, gates: tuple[GateType, ...] | None) -> tuple[GateType, ...] | None:
+        twice = sorted({one for one in gates or () if (gates or ()).count(one) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is named more than once: name each gate once")
+        return gates
 
     @property
     def warm_up_seconds(self) -> int:

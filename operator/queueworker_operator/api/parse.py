@@ -6,7 +6,7 @@ past the API server with something that this operator cannot use is reported the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -82,8 +82,35 @@ def _problems(error: ValidationError, root: str) -> tuple[Problem, ...]:
     return tuple(_problem(entry, root) for entry in error.errors(include_url=False))
 
 
+#: What pydantic would say in words of Python.
+_TYPES = {
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "enum": "must be {expected}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+
+
+def _path(root: str, parts: Sequence[object]) -> str:
+    """Such as `spec.rollout.steps[3].pause`."""
+    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+
+
 def _problem(entry: Any, root: str) -> Problem:
-    path = ".".join([root, *(str(part) for part in entry["loc"])])
+    path = _path(root, entry["loc"])
     match entry["type"]:
         case "missing":
             return Problem(path, "is required: add it")
@@ -91,5 +118,7 @@ def _problem(entry: Any, root: str) -> Problem:
             return Problem(path, "is not a field of this version: remove it, or check its spelling")
         case "value_error":
             return Problem(path, str(entry["ctx"]["error"]))
-        case _:
-            return Problem(path, f"{entry['msg']} (read {entry['input']!r:.80})")
+        case type_:
+            known = _TYPES.get(type_)
+            text = known.format(**entry.get("ctx", {})) if known else entry["msg"]
+            return Problem(path, f"{text} (read {entry['input']!r:.80})")

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from queueworker_operator.api.gates import Analysis, Gate, OnFailure
-from queueworker_operator.api.schema import Int32, Model
+from queueworker_operator.api.schema import Int32, Model, Tolerant
 
 
 class Strategy(StrEnum):
@@ -102,6 +102,15 @@ class Rollout(Model):
     on_inconclusive: OnFailure = Field(
         default=OnFailure.PAUSE, description="The same where a gate cannot judge."
     )
+
+
+class Reached(Tolerant):
+    """The furthest that a stage got. Only what goes beyond it is progress: workers that get ready for a
+    moment and die again and again are none."""
+
+    ready: Int32 = Field(description="The most workers of the revision that comes that were ready at once.")
+    others: Int32 = Field(description="The fewest workers of other revisions that were alive at once.")
+    wanted: Int32 = Field(description="Workers of the revision that comes that were wanted then.")
 
 
 class Hold(Model):

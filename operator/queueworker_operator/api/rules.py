@@ -9,7 +9,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queueworker_operator.api.gates import GateType
+from queueworker_operator.api.entries import (
+    Entries,
+    below_coroutines,
+    gates_named_before,
+    gates_with_other_limits,
+    none_of,
+    revisions_among_versions,
+    without_one_scale,
+    without_one_verb,
+)
 from queueworker_operator.api.request import RequestAction
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
@@ -34,6 +43,14 @@ class Rule:
     #: The field that is to blame, as a path from the root.
     blames: str
     holds: Callable[[str, QueueWorkerSpec], bool]
+    #: Of a rule about each entry of a list, which is to blame: those that break it.
+    entries: Entries | None = None
+
+    def broken_at(self, name: str, spec: QueueWorkerSpec) -> list[str]:
+        """The fields that are to blame; none where the rule is kept."""
+        if self.entries is not None:
+            return [f"{self.blames}[{index}]" for index in self.entries(spec)]
+        return [] if self.holds(name, spec) else [self.blames]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +123,9 @@ def _begins_with_a_scale(name: str, spec: QueueWorkerSpec) -> bool:
     )
 
 
-def _one_scale(name: str, spec: QueueWorkerSpec) -> bool:
-    scales = [step.set_canary_scale for step in spec.steps]
-    return all(s is None or (s.replicas is None) != (s.percent is None) for s in scales)
-
-
 def _measures_what_is_promoted(name: str, spec: QueueWorkerSpec) -> bool:
     arms = {step.set_prefetch for step in spec.steps} - {None}
     return not arms or spec.effective_prefetch in arms
-
-
-def _gate_fields(name: str, spec: QueueWorkerSpec) -> bool:
-    at_least = [gate for gate in spec.gates if gate.min_percent_of_stable is not None]
-    at_most = [gate for gate in spec.gates if gate.max_percent_of_stable is not None]
-    upper = (GateType.CPU_EFFICIENCY, GateType.LATENCY)
-    return (
-        all(gate.type is GateType.QUEUE_PROGRESS for gate in at_least)
-        and all(gate.type in upper for gate in at_most)
-        and all(gate.waiver is None for gate in (*at_least, *at_most))
-    )
 
 
 def _same_namespace(old: QueueWorkerSpec, new: QueueWorkerSpec) -> bool:
@@ -261,6 +262,15 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "revoked-versions",
+        "spec",
+        "!has(self.revokedVersions) || self.revokedVersions.all(v, !v.matches('-p[0-9]+$'))",
+        "a version is revoked with every prefetch: write h1-5d0c1f9a where a revision is h1-5d0c1f9a-p8",
+        "spec.revokedVersions",
+        none_of(revisions_among_versions),
+        revisions_among_versions,
+    ),
+    Rule(
         "canary-steps",
         "spec.rollout",
         "self.strategy != 'Canary' || (has(self.steps) && has(self.steps[0].setCanaryScale))",
@@ -283,7 +293,8 @@ RULES: tuple[Rule, ...] = (
         "has(s.analysis)].filter(x, x).size() == 1)",
         "a step has exactly one of setCanaryScale, setPrefetch, pause and analysis",
         "spec.rollout.steps",
-        lambda name, spec: all(step.verbs == 1 for step in spec.steps),
+        none_of(without_one_verb),
+        without_one_verb,
     ),
     Rule(
         "one-scale",
@@ -292,7 +303,8 @@ RULES: tuple[Rule, ...] = (
         "has(s.setCanaryScale.replicas) != has(s.setCanaryScale.percent))",
         "setCanaryScale has exactly one of replicas and percent",
         "spec.rollout.steps",
-        _one_scale,
+        none_of(without_one_scale),
+        without_one_scale,
     ),
     Rule(
         "gate-fields",
@@ -303,7 +315,8 @@ RULES: tuple[Rule, ...] = (
         "minPercentOfStable is a limit of QueueProgress, maxPercentOfStable one of CPUEfficiency and "
         "Latency, and a gate that is waived has none: remove it",
         "spec.rollout.gates",
-        _gate_fields,
+        none_of(gates_with_other_limits),
+        gates_with_other_limits,
     ),
     Rule(
         "one-of-each-gate",
@@ -311,7 +324,8 @@ RULES: tuple[Rule, ...] = (
         "!has(self.gates) || self.gates.all(g, self.gates.exists_one(h, h.type == g.type))",
         "each gate has one entry: merge those of the same type",
         "spec.rollout.gates",
-        lambda name, spec: len({gate.type for gate in spec.gates}) == len(spec.gates),
+        none_of(gates_named_before),
+        gates_named_before,
     ),
     Rule(
         "arm-prefetch",
@@ -320,7 +334,8 @@ RULES: tuple[Rule, ...] = (
         "!has(s.setPrefetch) || s.setPrefetch >= self.coroutines)",
         "no step may set a prefetch below coroutines: raise it, or lower coroutines",
         "spec.rollout.steps",
-        lambda name, spec: all((s.set_prefetch or spec.coroutines) >= spec.coroutines for s in spec.steps),
+        none_of(below_coroutines),
+        below_coroutines,
     ),
     Rule(
         "promoted-prefetch",
@@ -388,8 +403,8 @@ TRANSITIONS: tuple[Transition, ...] = (
 
 
 def broken_rules(name: str, spec: QueueWorkerSpec) -> tuple[Problem, ...]:
-    """Each rule that a resource breaks, in the order of the table."""
-    return tuple(Problem(rule.blames, rule.message) for rule in RULES if not rule.holds(name, spec))
+    """Each rule that a resource breaks, and each entry of a list that does, in the order of the table."""
+    return tuple(Problem(path, rule.message) for rule in RULES for path in rule.broken_at(name, spec))
 
 
 def broken_transitions(old: QueueWorkerSpec, new: QueueWorkerSpec) -> tuple[Problem, ...]:

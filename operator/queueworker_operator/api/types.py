@@ -16,7 +16,7 @@ from queueworker_operator.api.leaving import Deletion, DeletionPolicy, Rollback,
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.request import Request, RolledBackStatus
-from queueworker_operator.api.rollout import Hold, Rollout, Step, Strategy
+from queueworker_operator.api.rollout import Hold, Reached, Rollout, Step, Strategy
 from queueworker_operator.api.schema import Int32, Int64, SecretRef, Timestamp
 from queueworker_operator.api.schema import Model as _Model
 from queueworker_operator.api.schema import Tolerant as _Tolerant
@@ -241,6 +241,7 @@ class RolloutStatus(_Tolerant):
     stage: Stage = Field(default=Stage.IDLE, description="Where the change stands. Display and resume data.")
     started_at: Timestamp | None = Field(default=None, description="When the change began.")
     progressed_at: Timestamp | None = Field(default=None, description="When the change last got further.")
+    reached: Reached | None = Field(default=None, description="How far the stage was then.")
     step: Annotated[str, Field(max_length=16)] | None = Field(
         default=None,
         description="Of a canary: the step that is not finished yet, and how many there are, such as 5/12.",

@@ -183,7 +183,8 @@ def _foreseen(subject: Subject, request: Request, now: datetime) -> tuple[bool, 
     place = place_of(resource, wanted, status, now)
     there = status.stable is not None and any(r.name == status.stable.revision for r in status.revisions)
     kept = {name: name.rpartition("-p")[0] for name in status.kept}
-    heard = hear(request, pending_of(resource, wanted, status, place, there, kept), status)
+    running = {r.name: r.version for r in status.revisions if r.replicas}
+    heard = hear(request, pending_of(resource, wanted, status, place, there, kept, running), status)
     text = heard.events[0].message.partition(": ")[2] if heard.events else ""
     return heard.ignored is None, text
 

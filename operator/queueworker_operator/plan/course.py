@@ -6,7 +6,7 @@ promoted yet, nothing wanted, or another one not yet taken back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from queueworker_operator.api.reasons import CANARY_STAGES, WAY_OUT, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
@@ -65,13 +65,14 @@ def is_forward(wanted: Revision, previous: QueueWorkerStatus) -> bool:
     )
 
 
-def has_begun(wanted: Revision, previous: QueueWorkerStatus, revisions: Sequence[RevisionFacts]) -> bool:
-    """Workers of the change are wanted, or the status says so."""
+def has_begun(wanted: Revision, previous: QueueWorkerStatus, running: Mapping[str, str]) -> bool:
+    """Workers of the change are wanted, or the status says so. `running` has the version of each revision of
+    which workers are wanted, by its name."""
     rollout, stable = previous.rollout, previous.stable
     if rollout is not None and rollout.target == wanted.name and rollout.stage in _BEGUN:
         return True
     name = stable.revision if stable else None
-    return any(r.version == wanted.version and r.name != name and r.desired for r in revisions)
+    return any(version == wanted.version and one != name for one, version in running.items())
 
 
 def superseded(
@@ -86,7 +87,7 @@ def held(
     spec: QueueWorkerSpec, wanted: Revision, previous: QueueWorkerStatus, revisions: Sequence[RevisionFacts]
 ) -> Pass | Wait:
     """Whether the hold of the spec keeps this change from beginning."""
-    if spec.hold is None or has_begun(wanted, previous, revisions):
+    if spec.hold is None or has_begun(wanted, previous, {r.name: r.version for r in revisions if r.desired}):
         return Pass()
     return Wait(
         ConditionReason.HELD,

@@ -111,7 +111,8 @@ def _steps(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emit
         canary = next((r for r in after.revisions if r.role is Role.CANARY), None)
         serves = f" {canary.name} runs with {canary.replicas} of the workers." if canary else ""
         text = f"Step {old.step} of {name} is over.{serves}"
-        key = f"step:{new.target}:{new.attempt}:{old.step}:{new.stage}"
+        # A second canary of the same version walks the same steps: when it began tells them apart.
+        key = f"step:{new.target}:{new.attempt}:{old.step}:{new.stage}:{new.started_at:%Y%m%dT%H%M%S}"
         yield EmitEvent(EventReason.STEP_COMPLETED, "Normal", text, key)
 
 

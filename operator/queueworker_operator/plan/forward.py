@@ -15,6 +15,7 @@ from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec, QueueWo
 from queueworker_operator.plan.actions import EmitEvent, ScaleRevision
 from queueworker_operator.plan.canary import Arm, Canary, beside_the_stable, walked
 from queueworker_operator.plan.course import (
+    has_begun,
     held,
     is_forward,
     kept_back,
@@ -109,7 +110,9 @@ def change_of(
     there = any(previous.stable and r.name == previous.stable.revision for r in revisions)
     kept = _usable(spec, workers)
     versions = {one.revision.name: one.revision.version for one in kept}
-    heard = hear(spec.request, pending_of(resource, wanted, previous, place, there, versions), previous)
+    running = {r.name: r.version for r in revisions if r.desired}
+    pending = pending_of(resource, wanted, previous, place, there, versions, running)
+    heard = hear(spec.request, pending, previous)
     if heard.rolled_back is not None:
         place = None
     if place is not None:
@@ -202,7 +205,8 @@ def place_of(
     steps = resource.spec.steps
     if not steps or not is_forward(wanted, previous):
         return None
-    return resume(previous.rollout, wanted.name, len(steps), steps_hash(steps), now)
+    aborted = previous.aborted == wanted.name
+    return resume(previous.rollout, wanted.name, len(steps), steps_hash(steps), now, aborted=aborted)
 
 
 def pending_of(
@@ -212,9 +216,10 @@ def pending_of(
     place: Place | None,
     there: bool,
     versions: Mapping[str, str],
+    running: Mapping[str, str],
 ) -> Pending:
     """What a request could bring on. `there`: the stable revision is; `versions`: those of kept revisions,
-    by their names."""
+    and `running` those of revisions that are to have workers, by their names."""
     spec, rollout, stable = resource.spec, previous.rollout, previous.stable
     waits = place is not None and not place.restarted and not place.done and not spec.steps[place.index].sets
     begun = rollout is not None and rollout.target == wanted.name
@@ -229,6 +234,7 @@ def pending_of(
         revoked=spec.revoked_versions,
         forgotten=resource.status.stable is None and previous.stable is not None,
         analysed=bool(rollout and rollout.analysis and rollout.analysis.verdict),
+        held=spec.hold is not None and not has_begun(wanted, previous, running),
     )
 
 

@@ -127,7 +127,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     requeue = SETTLED if view.settled and not view.goes_on else MOVING
     if change.is_stopped:
         requeue = BLOCKED
-    elif decision.stage is Stage.PAUSED and change.place is not None:
+    elif decision.stage is Stage.PAUSED and change.place is not None and not change.place.done:
         requeue = _pause_left(spec, change.place, now)
     return _finish(actions, [*told, *transitions(previous, status)], resource.status, status, requeue)
 

@@ -53,6 +53,8 @@ class Pending:
     revoked: Sequence[str]
     #: The step is an analysis that did not pass, and that nobody skipped.
     analysed: bool = False
+    #: The spec keeps the change from beginning.
+    held: bool = False
 
 
 def hear(request: Request | None, pending: Pending, previous: QueueWorkerStatus) -> Heard:
@@ -102,6 +104,11 @@ def hear(request: Request | None, pending: Pending, previous: QueueWorkerStatus)
         case RequestAction.PROMOTE:
             if not pending.promotable or aborted or promoted or rolled_back:
                 return ignored("no change is under way that waits to be promoted.")
+            if pending.held:
+                return ignored(
+                    f"spec.hold keeps {wanted} from beginning: remove it, then request Promote with "
+                    "another id."
+                )
             return handled(f"{wanted} is promoted.", promoted=wanted)
         case RequestAction.SKIP_STEP:
             if pending.waiting_step is None or aborted or promoted or rolled_back:

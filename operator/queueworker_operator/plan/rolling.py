@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.reasons import CANARY_STAGES, Stage
 from queueworker_operator.api.types import Protocol, StableStatus
 from queueworker_operator.plan.actions import (
     Action,
@@ -128,6 +128,11 @@ def _stage(
         return Stage.PROMOTING
     if situation.current is not None and situation.moves:
         return Stage.PROMOTING
+    before = situation.previous.rollout
+    stays = situation.current is not None or not isinstance(situation.pause, Pass)
+    if stays and before is not None and before.target == name and before.stage in CANARY_STAGES:
+        # The steps are over, and what follows may not begin: the canary goes on as it is.
+        return before.stage
     others = first_obstacle(situation.creatable, situation.accepted, situation.broker, situation.pause)
     return situation.stage_before(others)
 

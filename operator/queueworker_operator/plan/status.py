@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from queueworker_operator.api.names import selector
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, ConditionType, Stage
+from queueworker_operator.api.rollout import Reached
 from queueworker_operator.api.types import (
     BrokerStatus,
     Condition,
@@ -39,7 +39,7 @@ def build_status(
 ) -> QueueWorkerStatus:
     """The whole status. `now` is in whole seconds."""
     revisions = _revisions(view)
-    rollout = _rollout(previous, view, revisions, now)
+    rollout = _rollout(previous, view, now)
     conditions = _conditions(metadata.generation, previous, _words(view, rollout, now), now)
     return QueueWorkerStatus(
         conditions=conditions,
@@ -91,20 +91,22 @@ def _revisions(view: View) -> tuple[RevisionStatus, ...]:
     )
 
 
-def _rollout(
-    previous: QueueWorkerStatus, view: View, revisions: tuple[RevisionStatus, ...], now: datetime
-) -> RolloutStatus:
-    if view.settled:
-        return RolloutStatus(target=view.target, stage=view.stage)
+def _rollout(previous: QueueWorkerStatus, view: View, now: datetime) -> RolloutStatus:
     before = previous.rollout
     out, place = view.out, view.place
+    # A change that is brought out after all counts on from the attempt that was aborted.
+    tried = before.attempt if before and view.aborted else None
+    if view.settled:
+        return RolloutStatus(target=view.target, stage=view.stage, attempt=tried)
+    reached = _reached(view)
     shown = RolloutStatus(
         target=view.target,
         stage=view.stage,
         started_at=now,
         progressed_at=now,
+        reached=reached,
         step=place.shown if place else None,
-        attempt=place.attempt if place else None,
+        attempt=place.attempt if place else tried,
         steps_hash=place.steps_hash if place else None,
         step_started_at=place.since if place else None,
         analysis=view.analysis,
@@ -120,14 +122,16 @@ def _rollout(
         return shown
     ready = previous.condition(ConditionType.READY)
     goes_on = ready is not None and ready.reason in HALTED and not view.halted
-    moved = (
-        goes_on
-        or not _same_leg(before.stage, view.stage)
-        or (before.step, before.attempt) != (shown.step, shown.attempt)
-        or _got_further(previous.revisions, revisions, view)
-    )
+    leg = _same_leg(before.stage, view.stage)
+    leg = leg and (before.step, before.attempt) == (shown.step, shown.attempt)
+    moved = goes_on or not leg
+    # Another number that is wanted makes a new beginning, and is no progress itself.
+    if leg and before.reached is not None and before.reached.wanted == reached.wanted:
+        reached = _furthest(before.reached, reached)
+        moved = moved or reached != before.reached
     progressed_at = now if moved else before.progressed_at or before.started_at
-    return shown.model_copy(update={"started_at": before.started_at, "progressed_at": progressed_at})
+    kept = {"started_at": before.started_at, "progressed_at": progressed_at, "reached": reached}
+    return shown.model_copy(update=kept)
 
 
 def deletes(rollout: RolloutStatus | None) -> bool:
@@ -158,17 +162,17 @@ def _reason(guard: Guard) -> ConditionReason:
             return ConditionReason.RETIRING
 
 
-def _got_further(before: Iterable[RevisionStatus], after: Iterable[RevisionStatus], view: View) -> bool:
-    """More of the target is ready, or less of the others is alive."""
-    old, new = ({r.name: r for r in rows} for rows in (before, after))
-    for name in old.keys() | new.keys():
-        was, is_ = old.get(name), new.get(name)
-        if name == view.comes[0] and not view.deleting:
-            if (is_.ready_replicas if is_ else 0) > (was.ready_replicas if was else 0):
-                return True
-        elif (is_.replicas if is_ else 0) < (was.replicas if was else 0):
-            return True
-    return False
+def _reached(view: View) -> Reached:
+    """How far it is: workers that are to come and are ready, and others that are to go and are alive."""
+    name, wanted = (None, 0) if view.deleting else view.comes
+    ready = sum(r.ready for r in view.revisions if r.name == name)
+    others = sum(r.alive for r in view.revisions if r.name != name)
+    return Reached(ready=ready, others=others, wanted=wanted)
+
+
+def _furthest(one: Reached, other: Reached) -> Reached:
+    ready, others = max(one.ready, other.ready), min(one.others, other.others)
+    return Reached(ready=ready, others=others, wanted=other.wanted)
 
 
 def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionType, _Word]:
@@ -209,7 +213,8 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     seconds = int(deadline.total_seconds())
     if view.drains:
         orphan = (
-            " To let the resource go with its workers left as they are, set spec.deletion.policy to Orphan."
+            " To let the resource go with its workers left as they are, set spec.deletion.policy to Orphan; "
+            "to `queueworker up`, put the document back with that policy."
         )
         return _Word(
             "True",

@@ -54,10 +54,19 @@ class Place:
         return replace(self, index=self.index + 1, since=now)
 
 
-def resume(before: RolloutStatus | None, target: str, number: int, steps_hash: str, now: datetime) -> Place:
+def resume(
+    before: RolloutStatus | None,
+    target: str,
+    number: int,
+    steps_hash: str,
+    now: datetime,
+    *,
+    aborted: bool = False,
+) -> Place:
     """The place that a status names. The first one for another target, for other steps, and where the status
-    says nothing that can be read."""
-    first = Place(0, number, now, 1, steps_hash)
+    says nothing that can be read. `aborted`: what it names is where this very target was aborted."""
+    tried = before.attempt if before is not None and aborted else None
+    first = Place(0, number, now, (tried or 0) + 1, steps_hash)
     if before is None or before.target != target or before.steps_hash is None:
         return first
     attempt = before.attempt or 1

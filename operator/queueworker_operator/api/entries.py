@@ -1,0 +1,65 @@
+"""Which entries of a list in the spec break a rule: a person is to be told where, not only that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from queueworker_operator.api.gates import Gate, GateType
+from queueworker_operator.api.rollout import Step
+from queueworker_operator.api.types import QueueWorkerSpec
+
+#: The places, counted from 0, of the entries that break a rule.
+Entries = Callable[[QueueWorkerSpec], list[int]]
+
+#: What the name of a revision has behind that of its version.
+_PREFETCH = re.compile(r".*-p[0-9]+")
+_UPPER = (GateType.CPU_EFFICIENCY, GateType.LATENCY)
+
+
+def none_of(entries: Entries) -> Callable[[str, QueueWorkerSpec], bool]:
+    """Whether a resource keeps such a rule."""
+    return lambda name, spec: not entries(spec)
+
+
+def without_one_verb(spec: QueueWorkerSpec) -> list[int]:
+    return _where(step.verbs != 1 for step in spec.steps)
+
+
+def without_one_scale(spec: QueueWorkerSpec) -> list[int]:
+    return _where(_scaled_twice(step) for step in spec.steps)
+
+
+def below_coroutines(spec: QueueWorkerSpec) -> list[int]:
+    return _where((step.set_prefetch or spec.coroutines) < spec.coroutines for step in spec.steps)
+
+
+def gates_with_other_limits(spec: QueueWorkerSpec) -> list[int]:
+    return _where(_has_another_limit(gate) for gate in spec.gates)
+
+
+def gates_named_before(spec: QueueWorkerSpec) -> list[int]:
+    types = [gate.type for gate in spec.gates]
+    return _where(type_ in types[:index] for index, type_ in enumerate(types))
+
+
+def revisions_among_versions(spec: QueueWorkerSpec) -> list[int]:
+    return _where(_PREFETCH.fullmatch(version) is not None for version in spec.revoked_versions)
+
+
+def _where(broken: Iterable[bool]) -> list[int]:
+    return [index for index, is_broken in enumerate(broken) if is_broken]
+
+
+def _scaled_twice(step: Step) -> bool:
+    scale = step.set_canary_scale
+    return scale is not None and (scale.replicas is None) == (scale.percent is None)
+
+
+def _has_another_limit(gate: Gate) -> bool:
+    least, most = gate.min_percent_of_stable is not None, gate.max_percent_of_stable is not None
+    if least and gate.type is not GateType.QUEUE_PROGRESS:
+        return True
+    if most and gate.type not in _UPPER:
+        return True
+    return gate.waiver is not None and (least or most)
