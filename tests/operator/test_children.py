@@ -15,6 +15,7 @@ from queueworker_operator.api.revisions import Revision, revision_of
 from queueworker_operator.api.types import Metadata, QueueWorker
 from queueworker_operator.observe.children import child_of
 from queueworker_operator.observe.pods import failure_of, is_alive, is_ready
+from tests.operator.resources import START
 
 Body = dict[str, Any]
 
@@ -196,7 +197,11 @@ def test_stopping_pods_are_alive_and_not_ready() -> None:
     stopping["metadata"]["deletionTimestamp"] = "2026-11-01T00:00:00Z"
     ended = _pod(live, "c", phase="Succeeded")
     child = child_of(
-        live, resource.metadata, _revision(resource), [_pod(live, "a", conditions=READY), stopping, ended]
+        live,
+        resource.metadata,
+        _revision(resource),
+        [_pod(live, "a", conditions=READY), stopping, ended],
+        START,
     )
     assert child is not None
     assert (child.facts.alive, child.facts.ready, child.facts.available) == (2, 1, 1)
@@ -212,10 +217,10 @@ def test_the_youngest_worker_is_the_one_whose_container_started_last() -> None:
     pods = [_pod(live, "a"), _pod(live, "b", containerStatuses=again), _pod(live, "c", phase="Failed")]
     pods[2]["metadata"]["creationTimestamp"] = "2026-01-01T00:09:00Z"
     for some, expected in ((pods[:1], "2026-01-01T00:00:00+00:00"), (pods, "2026-01-01T00:05:00+00:00")):
-        child = child_of(live, resource.metadata, _revision(resource), some)
+        child = child_of(live, resource.metadata, _revision(resource), some, START)
         assert child is not None
         assert child.facts.started_at == datetime.fromisoformat(expected)
-    nobody = child_of(live, resource.metadata, _revision(resource), pods[2:])
+    nobody = child_of(live, resource.metadata, _revision(resource), pods[2:], START)
     assert nobody is not None
     assert nobody.facts.started_at is None
 
@@ -229,7 +234,7 @@ def test_the_youngest_worker_is_the_one_whose_container_started_last() -> None:
 )
 def test_what_a_deployment_says_of_itself(change: Body, expected: Body) -> None:
     resource = _resource()
-    child = child_of(_live(resource, **change), resource.metadata, _revision(resource), [])
+    child = child_of(_live(resource, **change), resource.metadata, _revision(resource), [], START)
     assert child is not None
     assert {key: getattr(child.facts, key) for key in expected} == expected
 
@@ -238,7 +243,7 @@ def test_a_child_of_somebody_else_names_its_owner() -> None:
     resource = _resource()
     owner = [{"kind": "Rollout", "name": "other", "uid": "x", "controller": True}]
     child = child_of(
-        _live(resource, metadata__ownerReferences=owner), resource.metadata, _revision(resource), []
+        _live(resource, metadata__ownerReferences=owner), resource.metadata, _revision(resource), [], START
     )
     assert child is not None
     assert "Rollout other" in child.facts.conflict
@@ -247,9 +252,36 @@ def test_a_child_of_somebody_else_names_its_owner() -> None:
 def test_the_child_of_a_deleted_namesake_is_not_adopted() -> None:
     resource = _resource()
     renewed = Metadata(name="mails", namespace="shop", uid="u-2")
-    child = child_of(_live(resource), renewed, _revision(resource), [])
+    child = child_of(_live(resource), renewed, _revision(resource), [], START)
     assert child is not None
     assert "deleted" in child.facts.conflict
+
+
+def test_a_pod_that_should_have_been_gone_is_told_apart_from_one_that_has_time_to_stop() -> None:
+    resource = _resource()
+    live = _live(resource)
+    pods = [_pod(live, name) for name in ("a", "b", "c")]
+    pods[0]["metadata"]["deletionTimestamp"] = "2025-12-31T23:59:00Z"
+    pods[1]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:10Z"
+    child = child_of(live, resource.metadata, _revision(resource), pods, START)
+    assert child is not None
+    assert (child.facts.alive, child.facts.overdue) == (3, 1)
+
+
+def test_an_autoscaler_is_known_by_what_it_wrote_and_a_person_is_none() -> None:
+    def scaled_by(manager: str, subresource: str = "scale", field: str = "f:replicas") -> str:
+        entry = {"manager": manager, "subresource": subresource, "fieldsV1": {"f:spec": {field: {}}}}
+        resource = _resource()
+        live = _live(resource, metadata__managedFields=[{"manager": "somebody"}, entry])
+        child = child_of(live, resource.metadata, _revision(resource), [], START)
+        assert child is not None
+        return child.facts.scaled_by
+
+    assert scaled_by("kube-controller-manager") == "a HorizontalPodAutoscaler"
+    assert scaled_by("keda") == "KEDA"
+    assert scaled_by("kubectl") == ""
+    assert scaled_by("kube-controller-manager", "status") == ""
+    assert scaled_by("kube-controller-manager", field="f:paused") == ""
 
 
 def _waiting(reason: str, message: str = "", **more: Any) -> list[Body]:
@@ -301,7 +333,7 @@ def test_a_creation_failure_does_not_change_with_the_name_that_each_try_makes_up
             "message": f'pods "{name}-77f-{suffix}" is forbidden: exceeded quota: pods',
         }
         live = _live(resource, status__conditions=[condition])
-        child = child_of(live, resource.metadata, _revision(resource), [])
+        child = child_of(live, resource.metadata, _revision(resource), [], START)
         assert child is not None
         assert child.facts.failure is not None
         return child.facts.failure.message

@@ -118,7 +118,7 @@ async def test_three_lists_serve_everybody(shelf: Shelf, lists: Lists) -> None:
     for name in ("a", "b", "c"):
         one = found(shelf, name)
         assert one.calm() is not None
-        made, children, unattached = one.children(made_of)
+        made, children, unattached = one.children(made_of, START)
         assert unattached == 0
         (child,) = children.values()
         assert set(made) == {child.facts.deployment}
@@ -169,8 +169,25 @@ async def test_what_stayed_the_same_is_kept_and_what_changed_is_read_anew(shelf:
     assert found(shelf, "a") is before["a"]
     assert found(shelf, "b") is not before["b"]
     assert found(shelf, "b").calm() is not None
-    (child,) = found(shelf, "b").children(made_of)[1].values()
+    (child,) = found(shelf, "b").children(made_of, START)[1].values()
     assert child.facts.ready == 0
+
+
+async def test_what_an_autoscaler_wrote_is_kept_of_a_list(shelf: Shelf, lists: Lists) -> None:
+    entry = {
+        "manager": "kube-controller-manager",
+        "subresource": "scale",
+        "fieldsV1": {"f:spec": {"f:replicas": {}}},
+    }
+    lists.of["deployments"][1]["metadata"]["managedFields"] = [*MANAGED, entry]
+    await shelf.fill()
+    told = {}
+    for name in ("a", "b"):
+        one = found(shelf, name)
+        assert one.calm() is not None
+        (child,) = one.children(made_of, START)[1].values()
+        told[name] = child.facts.scaled_by
+    assert told == {"a": "", "b": "a HorizontalPodAutoscaler"}
 
 
 @pytest.mark.parametrize(

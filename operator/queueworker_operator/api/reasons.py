@@ -100,6 +100,7 @@ class ConditionReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     INVALID_TEMPLATE = "InvalidTemplate"
     NAME_CONFLICT = "NameConflict"
+    FOREIGN_AUTOSCALER = "ForeignAutoscaler"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     DRAIN_OVERDUE = "DrainOverdue"
 
@@ -141,6 +142,7 @@ class EventReason(StrEnum):
     QUEUE_UNUSABLE = "QueueUnusable"
     WORKERS_FAILING = "WorkersFailing"
     NAME_CONFLICT = "NameConflict"
+    FOREIGN_AUTOSCALER = "ForeignAutoscaler"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     DRAIN_OVERDUE = "DrainOverdue"
     DRAIN_UNPROVEN = "DrainUnproven"

@@ -16,6 +16,7 @@ from queueworker_operator.observe.pods import (
     failure_of,
     is_alive,
     is_available,
+    is_overdue,
     is_ready,
     metrics_of,
     started_at,
@@ -28,6 +29,10 @@ ADMIN_PORT = 8077
 ANNOTATION_EPOCH = "queueworker.dev/epoch"
 #: Hash of what the operator rendered when it created the child.
 ANNOTATION_RENDERED = "queueworker.dev/rendered"
+
+
+#: Field managers that write through the scale subresource again and again.
+_AUTOSCALERS = {"kube-controller-manager": "a HorizontalPodAutoscaler", "keda": "KEDA"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +76,24 @@ def labels_of(body: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def children_of(
-    bodies: Iterable[Body], owner: Metadata, made: Mapping[str, Revision], pods: Sequence[Body]
+    bodies: Iterable[Body],
+    owner: Metadata,
+    made: Mapping[str, Revision],
+    pods: Sequence[Body],
+    now: datetime,
 ) -> tuple[dict[str, Child], int]:
     """Children by the name of their Deployment, and how many live pods belong to none of them. `made` are the
     revisions that we would make."""
-    found = [child_of(body, owner, made.get(body["metadata"]["name"]), pods) for body in bodies]
+    found = [child_of(body, owner, made.get(body["metadata"]["name"]), pods, now) for body in bodies]
     children = {child.facts.deployment: child for child in found if child}
     revisions = {child.facts.name for child in children.values()}
     unattached = sum(is_alive(pod) and revision_of_labels(pod) not in revisions for pod in pods)
     return children, unattached
 
 
-def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterable[Body]) -> Child | None:
+def child_of(
+    body: Body, owner: Metadata, target: Revision | None, pods: Iterable[Body], now: datetime
+) -> Child | None:
     """What one Deployment is to its QueueWorker, or None when its labels name no revision."""
     is_target = target is not None and body["metadata"]["name"] == target.deployment
     version, prefetch = _named(body)
@@ -115,6 +126,8 @@ def child_of(body: Body, owner: Metadata, target: Revision | None, pods: Iterabl
         conflict=conflict,
         protocol=target.protocol if is_target and target is not None else _protocol(body),
         started_at=max(map(started_at, filter(is_alive, mine)), default=None),
+        overdue=sum(is_overdue(pod, now) for pod in mine),
+        scaled_by=_scaled_by(body),
     )
     return Child(body, facts, mislabelled, metrics_of(mine, ADMIN_PORT))
 
@@ -147,6 +160,20 @@ def _ownership(body: Body, owner: Metadata, mislabelled: bool) -> tuple[bool, st
     if controller["kind"] == KIND and controller["name"] == owner.name:
         return False, "it belongs to a deleted QueueWorker of the same name and is about to be collected."
     return False, f"its controller is the {controller['kind']} {controller['name']}."
+
+
+def scale_writers(metadata: Mapping[str, Any]) -> list[Body]:
+    """Who wrote through the scale subresource, as an autoscaler does, and what of it still stands."""
+    return [one for one in metadata.get("managedFields") or () if one.get("subresource") == "scale"]
+
+
+def _scaled_by(body: Body) -> str:
+    """The autoscaler whose number of replicas stands. People scale by the same subresource, once; what they
+    wrote is put back."""
+    for one in scale_writers(body["metadata"]):
+        if "f:replicas" in ((one.get("fieldsV1") or {}).get("f:spec") or {}):
+            return _AUTOSCALERS.get(str(one.get("manager")), "")
+    return ""
 
 
 def _coroutines(template: Mapping[str, Any]) -> int | None:

@@ -115,7 +115,7 @@ async def look_at_shelf(
 ) -> Look | None:
     """The same from a list of everything, whose resource is calm, and from its broker. None when only a look
     of its own says enough: a Deployment is missing, or what is kept of earlier revisions counts."""
-    made, children, unattached = shelved.children(made_of)
+    made, children, unattached = shelved.children(made_of, observed_at)
     if made.keys() - children.keys() or needs_kept(resource):
         return None
     broker, queue, access = await _broker(api, checks, queues, resource, clock)
@@ -155,7 +155,7 @@ async def _workers(
         unlabelled = await api.find(deployments(owner.namespace, name))
         bodies += [unlabelled] if unlabelled else []
     running = [needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
-    return *children_of(bodies, owner, made, running), observed_at
+    return *children_of(bodies, owner, made, running, observed_at), observed_at
 
 
 async def _broker(

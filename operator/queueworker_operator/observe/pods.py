@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from queueworker_operator.apiserver import Body
@@ -14,6 +14,8 @@ _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "Reg
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 #: Connections have another port at each try.
 _FROM_PORT = re.compile(r"\S+:\d+->")
+#: A pod is deleted at the end of its time to stop; a node that is busy takes some seconds more.
+OVERDUE_AFTER = timedelta(seconds=30)
 _POD_SUFFIX = re.compile(r"-[a-z0-9]{1,10}-[a-z0-9]{5}$")
 
 
@@ -29,6 +31,13 @@ def is_alive(pod: Body) -> bool:
 
 def is_stopping(pod: Body) -> bool:
     return "deletionTimestamp" in pod["metadata"]
+
+
+def is_overdue(pod: Body, now: datetime) -> bool:
+    """Whether it should have been gone a while ago. Where its node is in reach, a pod never is: when its time
+    to stop is over it is killed."""
+    due = pod["metadata"].get("deletionTimestamp")
+    return due is not None and is_alive(pod) and now - datetime.fromisoformat(due) > OVERDUE_AFTER
 
 
 def is_ready(pod: Body) -> bool:

@@ -15,7 +15,7 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, deployments, pods, queueworkers
-from queueworker_operator.observe.children import Child, children_of
+from queueworker_operator.observe.children import Child, children_of, scale_writers
 from queueworker_operator.observe.neighbours import Neighbours
 from queueworker_operator.observe.pods import needed
 from queueworker_operator.plan.facts import FRESH
@@ -57,14 +57,16 @@ class Shelved:
         return one
 
     def children(
-        self, made_of: Callable[[QueueWorker | InvalidQueueWorker], dict[str, Revision]]
+        self,
+        made_of: Callable[[QueueWorker | InvalidQueueWorker], dict[str, Revision]],
+        observed_at: datetime,
     ) -> tuple[dict[str, Revision], dict[str, Child], int]:
         """What the spec asks for, by `made_of`, and what is there, both by the name of the Deployment, and
         how many live pods belong to nothing of it."""
         assert self._resource is not None, "calm() has been asked before"
         if self._children is None:
             owner, self._made = self._resource.metadata, made_of(self._resource)
-            self._children = children_of(self.deployments, owner, self._made, self.pods)
+            self._children = children_of(self.deployments, owner, self._made, self.pods, observed_at)
         return self._made, *self._children
 
     def says_the_same(self, other: Shelved) -> bool:
@@ -135,8 +137,11 @@ class Shelf:
     def _kept(self, objects: dict[str, Body], body: Body) -> Body:
         """The object of the last list where this is the same, so that what was made of it is kept, too."""
         metadata = body["metadata"]
-        # More than half of an object, and nothing is made of it.
+        # More than half of an object; only what autoscalers wrote says anything.
+        scaled = scale_writers(metadata)
         metadata.pop("managedFields", None)
+        if scaled:
+            metadata["managedFields"] = scaled
         before = self._objects.get(metadata["uid"])
         if before is not None and before["metadata"]["resourceVersion"] == metadata["resourceVersion"]:
             body = before

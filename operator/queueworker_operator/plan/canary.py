@@ -35,7 +35,7 @@ from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
-from queueworker_operator.plan.split import is_empty, serving
+from queueworker_operator.plan.split import is_empty, is_out_of_reach, serving
 from queueworker_operator.plan.steps import Place, Split, pause_is_over, split_at, walk
 from queueworker_operator.plan.way_out import Departure, WayOut, way_out
 
@@ -172,6 +172,9 @@ def beside_the_stable(
     actions: list[Action] = _on_the_broker(arm, out)
     downs, ups, priority = _scaled(arm, out)
     gone = [r for r in arm.former if is_empty(r) and (out is None or out.done)]
+    if out is not None and out.done:
+        # Fenced, and proven to hold nothing.
+        gone += [r for r in arm.former if is_out_of_reach(r)]
     actions += [*downs, *ups, *(DeleteRevision(r.name, r.deployment) for r in gone)]
     if at.kills:
         actions.append(KillWorker(arm.revision.name, arm.revision.deployment))

@@ -22,6 +22,7 @@ _STALLED = {
     ConditionReason.INVALID_SPEC: EventReason.INVALID_SPEC,
     ConditionReason.INVALID_TEMPLATE: EventReason.INVALID_TEMPLATE,
     ConditionReason.NAME_CONFLICT: EventReason.NAME_CONFLICT,
+    ConditionReason.FOREIGN_AUTOSCALER: EventReason.FOREIGN_AUTOSCALER,
     ConditionReason.QUEUE_NOT_PROVISIONED: EventReason.QUEUE_NOT_PROVISIONED,
     ConditionReason.QUEUE_UNUSABLE: EventReason.QUEUE_UNUSABLE,
     ConditionReason.PROGRESS_DEADLINE_EXCEEDED: EventReason.PROGRESS_DEADLINE_EXCEEDED,

@@ -59,6 +59,10 @@ class RevisionFacts:
     protocol: Protocol = Protocol.RESERVATION
     #: When the youngest of its workers started; None when none is there.
     started_at: datetime | None = None
+    #: Of those alive: told to stop, and should be gone since a while, as on a node that the cluster lost.
+    overdue: int = 0
+    #: Not empty when an autoscaler wrote `desired` last; names it for people.
+    scaled_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,12 @@ from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
 from queueworker_operator.plan.steps import Place, resume
 
-#: What only a request ends.
+#: What only a person ends.
 _FOR_A_PERSON = (
     ConditionReason.PAUSE_STEP,
     ConditionReason.GATE_FAILED,
     ConditionReason.GATE_INCONCLUSIVE,
+    ConditionReason.FOREIGN_AUTOSCALER,
 )
 
 
@@ -88,7 +89,7 @@ class Change:
         """Nothing moves by itself before the broker, the API server or a person does something."""
         situation = self.situation
         guards = (situation.creatable, situation.accepted, situation.reachable, situation.pause)
-        pauses = isinstance(self.blocker, Wait) and self.blocker.reason in _FOR_A_PERSON
+        pauses = isinstance(self.blocker, Wait | Fail) and self.blocker.reason in _FOR_A_PERSON
         return pauses or not isinstance(first_obstacle(*guards), Pass)
 
 

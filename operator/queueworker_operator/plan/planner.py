@@ -31,6 +31,7 @@ from queueworker_operator.plan.actions import (
     UnfenceRevision,
     WriteStatus,
 )
+from queueworker_operator.plan.autoscaler import gives_way
 from queueworker_operator.plan.deletion import ending
 from queueworker_operator.plan.events import transitions
 from queueworker_operator.plan.facts import (
@@ -82,6 +83,7 @@ def seconds_until_next(decided: Plan, facts: Facts, refusal: Refusal | None) -> 
 def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetime) -> Plan:
     metadata, spec = resource.metadata, resource.spec
     change = change_of(resource, workers, _ours(workers), facts, now)
+    change = gives_way(change, metadata.name, now)
     decision, heard, previous = change.decision, change.heard, change.previous
     stable = decision.stable
     asked = revision_of(metadata.name, spec)

@@ -8,7 +8,7 @@ Legacy revision and to no worker at all it goes by the guarded way (`way_out`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,7 +26,7 @@ from queueworker_operator.plan.actions import (
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.guards import Guard, Pass, first_obstacle
 from queueworker_operator.plan.situation import Situation
-from queueworker_operator.plan.split import hold, is_empty, serving
+from queueworker_operator.plan.split import hold, is_empty, is_out_of_reach, serving
 from queueworker_operator.plan.way_out import WayOut, way_out
 
 
@@ -67,10 +67,12 @@ def rolling(situation: Situation, now: datetime) -> Decision:
         change = ScaleRevision(target.name, target.deployment, situation.desired)
         (downs if situation.desired < current.desired else ups).append(change)
 
-    stable = target.as_stable() if _is_complete(situation, out) else situation.previous.stable
+    has_left = {r.name for r in others if _has_left(r, out, leaving)}
+    complete = _is_complete(situation, out, has_left)
+    stable = target.as_stable() if complete else situation.previous.stable
     kept = stable.revision if stable else None
     stays = {kept, *leaving} if out and not out.done else {kept}
-    gone = [r for r in others if is_empty(r) and r.name not in stays and not shares[r.name]]
+    gone = [r for r in others if r.name in has_left and r.name not in stays and not shares[r.name]]
     left = tuple(r for r in situation.revisions if r not in gone)
     deletions = [DeleteRevision(r.name, r.deployment) for r in gone]
     # What is taken away does not serve or is not needed, so it goes first: never above twice what is wanted.
@@ -98,14 +100,21 @@ def _may_scale_target(situation: Situation, out: WayOut | None, leaving: frozens
     return situation.moves
 
 
-def _is_complete(situation: Situation, out: WayOut | None) -> bool:
+def _has_left(r: RevisionFacts, out: WayOut | None, leaving: frozenset[str]) -> bool:
+    """Nothing of it serves any more. A pod on a node that the cluster lost stays on its list until the node
+    is back: fenced, and proven to hold nothing, it keeps nobody waiting."""
+    proven = out is not None and out.done and r.name in leaving
+    return is_empty(r) or (proven and is_out_of_reach(r))
+
+
+def _is_complete(situation: Situation, out: WayOut | None, has_left: Set[str]) -> bool:
     """The target alone serves, at the full number, and the broker is proven: it becomes the stable one."""
     current = situation.current
     return (
         current is not None
         and situation.proven
         and current.desired == situation.desired <= serving(current)
-        and all(map(is_empty, situation.others))
+        and all(r.name in has_left for r in situation.others)
         and (out is None or out.done)
     )
 

@@ -35,3 +35,9 @@ def hold(
 def is_empty(revision: RevisionFacts) -> bool:
     """Proven: no worker is wanted, none is alive, and none is about to be started."""
     return revision.desired == 0 and revision.alive == 0 and revision.caught_up
+
+
+def is_out_of_reach(revision: RevisionFacts) -> bool:
+    """No worker is wanted, and all that are left should be gone since a while: the cluster has lost sight of
+    them. They may run, so only what stops them elsewhere, as a fence does, makes this as good as empty."""
+    return revision.desired == 0 and revision.caught_up and 0 < revision.alive <= revision.overdue
