@@ -149,11 +149,13 @@ class ApiServer:
         except NotFoundError:
             return None
 
-    async def each(self, path: str, selector: str = "") -> AsyncIterator[Body]:
+    async def each(self, path: str, selector: str = "", *, fields: str = "") -> AsyncIterator[Body]:
         """Every object of a collection, read in chunks."""
         query: dict[str, str] = {"limit": str(CHUNK)}
         if selector:
             query["labelSelector"] = selector
+        if fields:
+            query["fieldSelector"] = fields
         while True:
             page = await self._request("GET", path, query=query)
             for item in page["items"]:

@@ -41,6 +41,12 @@ async def test_a_serving_worker_is_shown_with_its_processes(up: Up, jobs: Jobs) 
         code, told, _ = await plugin("why", *name, "--local", str(up.state_dir))
         assert (code, told.splitlines()[0]) == (0, "work: nothing to do (Serving)")
 
+    page = up.state_dir / "page.html"
+    code, told, _ = await plugin("report", "work", "-o", str(page), "--local", str(up.state_dir))
+    assert (code, f"wrote {page}" in told) == (0, True)
+    shown = page.read_text()
+    assert all(text in shown for text in (stable, "nothing to do", "RolloutStarted", *map(str, up.pids())))
+
     code, out, _ = await plugin("get", "work", "--json", "--local", str(up.state_dir))
     (one,) = json.loads(out)
     assert code == 0

@@ -143,6 +143,11 @@ def test_the_last_of_a_flow_mapping_can_be_taken_out() -> None:
             "kind: QueueWorker\nmetadata: {name: w}\nspec:\n  hold: &h {reason: x}\n  replicas: 1\nb: *h\n",
             Edit("hold", None),
         ),
+        # Somebody else refers to the whole spec, and would get the field as well.
+        (
+            "kind: QueueWorker\nmetadata: {name: w}\nspec: &s\n  replicas: 1\nagain: *s\n",
+            Edit("paused", True),
+        ),
         # A key and its value on lines of their own.
         ("kind: QueueWorker\nmetadata: {name: w}\nspec:\n  ? paused\n  : true\n", Edit("paused", None)),
     ],

@@ -172,6 +172,13 @@ class GateStatus(Tolerant):
     verdict: Verdict = Field(description="Passed, Waived, Failed, Inconclusive or Error.")
     message: Annotated[str, Field(max_length=512)] = Field(description="What was read, and the limit.")
     samples: Int64 = Field(default=0, description="Settled messages of the canary that it rests on.")
+    percent: Int32 | None = Field(
+        default=None,
+        description="What it measured, in percent of the stable revision's; where it compares so.",
+    )
+    limit: Int32 | None = Field(
+        default=None, description="At least (QueueProgress) or at most (CPUEfficiency) so many percent pass."
+    )
     at: Timestamp = Field(description="When it was judged.")
 
     @property

@@ -17,6 +17,7 @@ from rich.live import Live
 
 from queueworker_operator.apiserver import ApiServer, UnavailableError
 from queueworker_operator.cli.place import Place, place_options, run
+from queueworker_operator.cli.report import report
 from queueworker_operator.cli.seen import NotSeenError, Seen, in_cluster, in_local_mode
 from queueworker_operator.cli.tree import forest
 from queueworker_operator.cli.verbs import VERBS
@@ -33,7 +34,7 @@ def main() -> None:
     """Look at QueueWorkers, where a change stands and what it waits for, and ask something of one."""
 
 
-for _verb in VERBS:
+for _verb in (*VERBS, report):
     main.add_command(_verb)
 
 

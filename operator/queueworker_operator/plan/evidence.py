@@ -57,6 +57,8 @@ def evidence(
             verdict=judged.verdict,
             message=judged.message[:512],
             samples=judged.samples,
+            percent=judged.percent,
+            limit=judged.limit,
             at=now,
         )
         for gate, judged in found.found

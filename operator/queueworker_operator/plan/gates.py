@@ -84,6 +84,9 @@ class Judged:
     message: str
     #: Settled messages of the canary that it rests on.
     samples: int = 0
+    #: What was measured, in percent of the stable revision's, and how many may be.
+    percent: int | None = None
+    limit: int | None = None
 
 
 WITHOUT_BOOKS = Judged(
@@ -155,9 +158,8 @@ def _queue_progress(gate: Gate, measured: Measured) -> Judged:
     ratio = (canary.committed / workers) / (stable.committed / of_stable)
     error = ratio * (1 / max(1, canary.committed) + 1 / stable.committed) ** 0.5
     shown = f"{told}: {_percent(ratio)} for each worker, at least {least} %"
-    if ratio + _SURE * error < least / 100:
-        return Judged(Verdict.FAILED, f"{shown}.", samples)
-    return Judged(Verdict.PASSED, f"{shown}.", samples)
+    verdict = Verdict.FAILED if ratio + _SURE * error < least / 100 else Verdict.PASSED
+    return Judged(verdict, f"{shown}.", samples, _whole_percent(ratio), least)
 
 
 def _usage_accounting(gate: Gate, measured: Measured) -> Judged:
@@ -214,7 +216,9 @@ def _cpu_efficiency(gate: Gate, measured: Measured) -> Judged:
     shown += f": {_percent(own / usual)}, at most {most} %" if usual else ""
     allowed = most / 100 * usual * canary.settled + _IDLE * canary.seconds
     verdict = Verdict.FAILED if canary.cpu_seconds > allowed else Verdict.PASSED
-    return Judged(verdict, f"{shown}.", canary.settled)
+    if not usual:
+        return Judged(verdict, f"{shown}.", canary.settled)
+    return Judged(verdict, f"{shown}.", canary.settled, _whole_percent(own / usual), most)
 
 
 def _latency(gate: Gate, measured: Measured) -> Judged:
@@ -311,6 +315,11 @@ def _seconds(value: float) -> str:
     if value == float("inf"):
         return "more than every bucket"
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def _whole_percent(share: float) -> int:
+    """What a status can hold of it."""
+    return round(min(100 * share, 2**31 - 1))
 
 
 def _percent(share: float) -> str:
