@@ -112,7 +112,7 @@ async def test_it_can_be_read_and_proven_empty(small: Site) -> None:
     before = await small.read()
     await full(small)
     reading = await small.read()
-    moving = {"oldest_ready_age": None, "reservations": ()}
+    moving = {"oldest_ready_age": None, "reservations": (), "cpu_seconds": None}
     assert dataclasses.replace(reading, **moving) == dataclasses.replace(before, **moving)
     assert [one.size for one in reading.reservations] == [1]
     assert (reading.ready, reading.reserved, reading.owned, reading.role) == (2, 1, 2, Role.PRIMARY)
@@ -121,3 +121,7 @@ async def test_it_can_be_read_and_proven_empty(small: Site) -> None:
     denied = f"redis://blind:pw@127.0.0.1:{small.url.rpartition(':')[2]}"
     small.client.execute_command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", "-role")
     assert (await small.inspector(denied).read("q")).role is Role.UNKNOWN
+    assert reading.cpu_seconds is not None
+    small.client.execute_command("ACL", "SETUSER", "blind", "-info", "+role")
+    blind = await small.inspector(denied).read("q")
+    assert (blind.role, blind.cpu_seconds) == (Role.PRIMARY, None)

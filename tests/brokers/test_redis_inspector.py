@@ -123,3 +123,19 @@ def _give_slot(cluster: RedisCluster, key: str, port: int) -> None:
         clients[port].execute_command("CLUSTER", "BUMPEPOCH")
         for client in (clients[port], *clients.values()):
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
+
+
+async def test_what_the_server_spends_is_read_where_the_user_may_ask(standalone: Site) -> None:
+    inspector = standalone.inspector()
+    first = await inspector.read("q")
+    assert first.cpu_seconds is not None
+    for _ in range(20):
+        standalone.client.eval("for i = 1, 500000 do end", 0)
+    second = await inspector.read("q")
+    assert second.cpu_seconds is not None
+    assert 0 < second.cpu_seconds - first.cpu_seconds < 60
+
+    standalone.client.execute_command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", "-info", "-role")
+    denied = f"redis://blind:pw@127.0.0.1:{standalone.url.rpartition(':')[2]}"
+    reading = await standalone.inspector(denied).read("q")
+    assert (reading.cpu_seconds, reading.role, reading.ready) == (None, Role.UNKNOWN, 0)

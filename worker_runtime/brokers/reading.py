@@ -95,6 +95,8 @@ class QueueReading:
     role: Role = Role.UNKNOWN
     #: The server that was read.
     server: str = ""
+    #: Seconds of CPU that it has used since it started; None where it does not say.
+    cpu_seconds: float | None = None
     #: The broker keeps failed messages among the dead ones and cannot count them apart: `dead` is both, and
     #: `failed` says nothing.
     failed_among_dead: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
@@ -29,8 +30,18 @@ _TRIES = 5
 _LEDGER_WORDS = ("claimed", "committed", "rejected", "released", "taken_over", "poisoned")
 
 
-class _RoleDeniedError(Exception):
-    """The user of the URL may read the queue but may not ask for the server's role."""
+#: What is asked of the server itself, where the user of the URL may.
+_ROLE: Command = ("ROLE",)
+_CPU: Command = ("INFO", "CPU")
+_OF_THE_SERVER: tuple[Command, ...] = (_ROLE, _CPU)
+
+
+class _DeniedError(Exception):
+    """The user of the URL may read the queue but may not send that command."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(command)
+        self.command = command
 
 
 class RedisInspector:
@@ -42,7 +53,7 @@ class RedisInspector:
         make_link: Callable[[QueueKeys], Link],
         place_of: Callable[[QueueKeys], Hashable],
     ) -> None:
-        self._may_ask_role = True
+        self._may_ask = _OF_THE_SERVER
         self._links = QueueLinks(keys_of, make_link, place_of)
 
     async def read(self, queue: str) -> QueueReading:
@@ -69,23 +80,25 @@ class RedisInspector:
             ("ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
             ("GET", keys.failed_count),
         ]
-        if self._may_ask_role:
-            commands.append(("ROLE",))
+        # Held: another read that goes on at the same time may learn that something is denied.
+        of_server, fixed = self._may_ask, len(commands)
+        commands += of_server
         sizes: dict[bytes, int] = {}
         for _ in range(_TRIES):
             names = list(sizes)
             lengths: list[Command] = [("LLEN", keys.reservation(name)) for name in names]
             try:
-                replies = await self._transaction(link, [*commands, *lengths])
-            except _RoleDeniedError:
-                self._may_ask_role = False
+                replies = await self._transaction(link, [*commands, *lengths], of_server)
+            except _DeniedError as denied:
+                self._may_ask = tuple(one for one in self._may_ask if one != denied.command)
                 return await self.read(queue)
             registry = replies[4][::2]
             sizes = dict(zip(names, replies[len(commands) :], strict=True))
             if all(name in sizes for name in registry):
                 break
             sizes = dict.fromkeys(registry, 0) | {n: sizes[n] for n in registry if n in sizes}
-        return self._reading(queue, keys, link, replies, sizes)
+        said = dict(zip(of_server, replies[fixed : len(commands)], strict=True))
+        return self._reading(queue, keys, link, replies, sizes, said)
 
     async def find(self, queue: str, pid: str, scan: int = 10_000) -> Whereabouts:
         """See `Inspector.find`."""
@@ -95,14 +108,17 @@ class RedisInspector:
     async def close(self) -> None:
         await self._links.close()
 
-    async def _transaction(self, link: Link, commands: Sequence[Command]) -> list[Any]:
+    async def _transaction(
+        self, link: Link, commands: Sequence[Command], of_server: Sequence[Command]
+    ) -> list[Any]:
         try:
             results = await link.transaction(commands, "read the queue")
         except ReplyError as error:
             if error.code == "OOM":
-                return await self._on_a_full_server(link, commands)
-            if error.code == "NOPERM" and "'role'" in str(error).lower():
-                raise _RoleDeniedError from None
+                return await self._on_a_full_server(link, commands, of_server)
+            for asked in of_server:
+                if error.code == "NOPERM" and f"'{asked[0]!s}'".lower() in str(error).lower():
+                    raise _DeniedError(asked) from None
             raise explained(error, link.name, "read the queue") from None
         for command, result in zip(commands, results, strict=True):
             if isinstance(result, ReplyError):
@@ -110,24 +126,30 @@ class RedisInspector:
                 raise refused
         return results
 
-    async def _on_a_full_server(self, link: Link, commands: Sequence[Command]) -> list[Any]:
-        """It takes no MULTI, but a script that only reads. ROLE cannot be asked for in a script."""
-        inside = [cast(Sequence[str], command) for command in commands if command != ("ROLE",)]
-        asked: list[Command] = [
-            transitions.read(inside).by_source(),
-            *[one for one in commands if one == ("ROLE",)],
-        ]
-        results, *roles = await link.batch(asked, "read the queue")
-        if roles and isinstance(roles[0], ReplyError) and roles[0].code == "NOPERM":
-            raise _RoleDeniedError
-        for one in (results, *roles):
+    async def _on_a_full_server(
+        self, link: Link, commands: Sequence[Command], apart: Sequence[Command]
+    ) -> list[Any]:
+        """It takes no MULTI, but a script that only reads. The server itself is not asked in a script."""
+        inside = [cast(Sequence[str], command) for command in commands if command not in apart]
+        asked: list[Command] = [transitions.read(inside).by_source(), *apart]
+        results, *answers = await link.batch(asked, "read the queue")
+        for command, answer in zip(apart, answers, strict=True):
+            if isinstance(answer, ReplyError) and answer.code == "NOPERM":
+                raise _DeniedError(command)
+        for one in (results, *answers):
             if isinstance(one, ReplyError):
                 raise explained(one, link.name, "read the queue")
-        left = iter(results)
-        return [roles[0] if command == ("ROLE",) else next(left) for command in commands]
+        left, said = iter(results), dict(zip(apart, answers, strict=True))
+        return [said[command] if command in said else next(left) for command in commands]
 
     def _reading(
-        self, queue: str, keys: QueueKeys, link: Link, replies: Sequence[Any], sizes: Mapping[bytes, int]
+        self,
+        queue: str,
+        keys: QueueKeys,
+        link: Link,
+        replies: Sequence[Any],
+        sizes: Mapping[bytes, int],
+        said: Mapping[Command, Any],
     ) -> QueueReading:
         now = int(replies[0][0]) * 1000 + int(replies[0][1]) // 1000
         names, deadlines = replies[4][::2], replies[4][1::2]
@@ -161,9 +183,17 @@ class RedisInspector:
                 replies[15], dict(zip(replies[16][::2], replies[16][1::2], strict=True)), now
             ),
             next_delayed_in=(float(replies[17][1]) - now) / 1000 if replies[17] else None,
-            role=_role(replies[19]) if self._may_ask_role else Role.UNKNOWN,
+            role=_role(said[_ROLE]) if _ROLE in said else Role.UNKNOWN,
             server=link.name,
+            cpu_seconds=_cpu_seconds(said.get(_CPU, b"")),
         )
+
+
+def _cpu_seconds(info: bytes) -> float | None:
+    """Of the server and of the processes that it has waited for, such as one that saved; None where INFO does
+    not say it."""
+    found = re.findall(rb"^used_cpu_(?:sys|user)(?:_children)?:([0-9.]+)", info, re.MULTILINE)
+    return sum(map(float, found)) if found else None
 
 
 def _role(reply: Sequence[Any]) -> Role:
