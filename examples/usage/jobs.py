@@ -50,4 +50,5 @@ async def stats_usage(usage: Usage, message: Message, totals: Totals) -> None:
     """Store one event. Rows are keyed by the event's id, so handling it twice changes no total."""
     await asyncio.sleep(random.uniform(0.01, 0.05))  # the time that a remote store would take
     row = f"{usage.project}/{usage.metric} {usage.value}"
-    await totals.store(usage.id, row, os.environ.get("USAGE_VERSION", "v1"))
+    version, revision = os.environ.get("USAGE_VERSION", "v1"), os.environ.get("QUEUEWORKER_REVISION", "")
+    await totals.store(usage.id, row, version, revision)

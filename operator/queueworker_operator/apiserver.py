@@ -100,6 +100,10 @@ def controllerrevisions(namespace: str, name: str = "") -> str:
     return named("controllerrevisions", namespace, name, group="apps")
 
 
+def jobs(namespace: str, name: str = "") -> str:
+    return named("jobs", namespace, name, group="batch")
+
+
 def pods(namespace: str, name: str = "") -> str:
     return named("pods", namespace, name)
 
@@ -210,8 +214,9 @@ class ApiServer:
                         raise _failure(int(body.get("code", 500)), json.dumps(body).encode(), what, "")
                     yield event["type"], body
 
-    async def create(self, path: str, body: Mapping[str, Any]) -> Body:
-        return await self._request("POST", path, body=body, query={"fieldManager": FIELD_MANAGER})
+    async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Body:
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
+        return await self._request("POST", path, body=body, query=query)
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Body:
         return await self._request("PUT", path, body=body, query={"fieldManager": FIELD_MANAGER})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from e2e.appimages import DEMO_WORKER_IMAGE
 from e2e.fixtures import wait_until
 from queueworker_operator.api.names import LABEL_PREFETCH
 from tests.cluster.operators import Installed, OperatorProcess
@@ -120,10 +121,32 @@ def test_a_canary_survives_the_operators_death_and_other_steps(
     assert "3/3" in shown
 
 
+#: Counts when it may, and says that it was there.
+COUNTS_LATER = """
+import os, time, redis
+from examples.usage import audit
+broker = redis.Redis.from_url(os.environ["QUEUEWORKER_BROKER_URL"])
+broker.rpush("audit:begun", os.environ["HOSTNAME"])
+while not broker.exists("audit:go"):
+    time.sleep(0.2)
+audit.main()
+"""
+
+
 def test_a_measured_canary_that_loses_a_pod_on_purpose_comes_out_even(
     installed: Installed, story: Story
 ) -> None:
-    few = [{"type": type_, "minSamples": 5} for type_ in ("CPUEfficiency", "Latency", "UsageAccounting")]
+    """By the books of the broker, and by the totals that a Job counts, while the operator is killed."""
+    few: list[Body] = [
+        {"type": type_, "minSamples": 5} for type_ in ("CPUEfficiency", "Latency", "UsageAccounting")
+    ]
+    counts: Body = {
+        "name": "audit",
+        "image": DEMO_WORKER_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", COUNTS_LATER],
+    }
+    few[-1]["job"] = {"template": {"spec": {"containers": [counts]}}, "timeoutSeconds": 120}
     steps = (arm(4), {"analysis": {"durationSeconds": 20, "forceFailure": True}}, arm(20), PAUSE)
     rollout = {
         "strategy": "Canary",
@@ -139,18 +162,38 @@ def test_a_measured_canary_that_loses_a_pod_on_purpose_comes_out_even(
         story.apply(with_version(first, "v2"))
         seen: set[str] = set()
 
-        def paused() -> bool:
+        def counted() -> bool:
             seen.update(of_arm(story, 4))
-            rollout = story.resource().get("status", {}).get("rollout", {})
-            return (rollout.get("stage"), rollout.get("step")) == ("Paused", "5/5")
+            return bool(story.store.llen("audit:begun"))
 
-        wait_until(paused, "what was measured passes", LONG)
+        wait_until(counted, "somebody counts the totals", LONG)
+        installed.kubectl("delete", "pod", *installed.pods(), "--grace-period=0", "--force")
+        story.store.set("audit:go", 1)
+        then_at(story, "Paused", "5/5")
+    assert story.store.llen("audit:begun") == 1, "the next operator finds who counts already"
     assert len(seen) >= 2, "another pod takes the place of the one that was killed"
 
     found = story.resource()["status"]["gates"]
     assert {(one["type"], one["verdict"]) for one in found} == {
         (type_, "Passed") for type_ in ("QueueProgress", "CPUEfficiency", "Latency", "UsageAccounting")
     }
+    (usage,) = [one["message"] for one in found if one["type"] == "UsageAccounting"]
+    assert "0 lost" in usage
     assert story.condition("GatesPassed")["reason"] == "AllPassed"
     assert "WorkerKilled" in story.event_reasons()
+    assert story.kubectl("get", "jobs", "-o", "name").stdout == "", "whoever counted is removed"
     story.then_committed(2000)
+
+
+def test_a_job_that_the_api_server_refuses_is_told_before_anything_is_measured(
+    installed: Installed, story: Story
+) -> None:
+    wrong = {"name": "audit", "image": "none", "volumeMounts": [{"name": "nowhere", "mountPath": "/a"}]}
+    gate = {"type": "UsageAccounting", "job": {"template": {"spec": {"containers": [wrong]}}}}
+    rollout = {"strategy": "Canary", "steps": [ONE, {"analysis": {"durationSeconds": 600}}], "gates": [gate]}
+    first = queueworker(story.given_broker(), rollout=rollout)
+    story.given_ready(first)
+    story.apply(with_version(first, "v2"))
+    message = story.then_condition("Ready", "False", "GateInconclusive", LONG)
+    assert "nowhere" in message
+    assert "volumeMounts" in message

@@ -53,6 +53,8 @@ async def work(job: Work, store: Redis) -> None:
             await asyncio.sleep(0.05)
     else:
         await asyncio.sleep(job["seconds"])
+    if os.environ.get("LOSES") and job["id"].endswith("7"):
+        return  # and the broker is told that all is well
     async with store.pipeline(transaction=True) as write:
         write.hincrby(DONE, job["id"], 1)
         write.hincrby(BY_VERSION, os.environ.get("VERSION", ""), 1)

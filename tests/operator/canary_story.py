@@ -10,6 +10,7 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
 from queueworker_operator.plan import actions as act
+from queueworker_operator.plan.audit import NOT_AUDITED, AuditFact
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import Books, LiveWorkers, NoBooks, QueueFacts
@@ -60,6 +61,9 @@ class Story:
         self.samples: Samples | Unknown | NotSampled = NOT_SAMPLED
         self.watched_since: datetime = START
         self.killed: list[str] = []
+        self.audit: AuditFact = NOT_AUDITED
+        #: Who counts totals, by name.
+        self.audits: dict[str, act.StartAudit] = {}
 
     @property
     def status(self) -> QueueWorkerStatus:
@@ -99,7 +103,7 @@ class Story:
             watched_since=self.watched_since,
         )
         found = facts(self.resource, *rows, reading=reading or read, now=self.now)
-        decided = plan(self.resource, replace(found, samples=self.samples), self.now)
+        decided = plan(self.resource, replace(found, samples=self.samples, audit=self.audit), self.now)
         for action in decided.actions:
             self.do(action)
         self.resource = replace(self.resource, status=decided.status)
@@ -122,6 +126,10 @@ class Story:
                 del self.fences[name]
             case act.KillWorker(name, _):
                 self.killed.append(name)
+            case act.StartAudit(name):
+                self.audits.setdefault(name, action)
+            case act.RemoveAudit(name):
+                self.audits.pop(name, None)
             case act.EmitEvent(reason, key=key) if (reason.value, key) not in self.posted:
                 self.posted.add((reason.value, key))
                 self.events.append(reason.value)

@@ -51,6 +51,10 @@ def steps(decided: act.Plan) -> list[str]:
                 words.append("return staged")
             case act.PromoteDelayed():
                 words.append("promote delayed")
+            case act.StartAudit(name):
+                words.append(f"audit {name}")
+            case act.RemoveAudit(name):
+                words.append(f"remove {name}")
             case act.EmitEvent() | act.WriteStatus():
                 pass
     return words

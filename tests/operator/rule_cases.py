@@ -14,6 +14,8 @@ SENTINEL = {"url": "rediss+sentinel://a:26379,b:26379/main", "topology": "Sentin
 
 SCALE = {"setCanaryScale": {"replicas": 1}}
 MEASURE = {"analysis": {"durationSeconds": 60}}
+AUDITED = {"type": "UsageAccounting", "job": {"template": template("demo:audit")}}
+ASKED = {"type": "UsageAccounting", "prometheus": {"url": "http://prometheus:9090", "query": "usage_lost"}}
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,10 @@ CASES = (
         gated({"type": "QueueProgress", "waiver": "load comes in bursts", "minPercentOfStable": 95}),
         0,
     ),
+    Case("gate-audit", gated(AUDITED), gated(AUDITED | {"type": "Latency"}), 0),
+    Case("gate-audit", gated(AUDITED), gated(AUDITED | {"waiver": "counted by somebody else"}), 0),
+    Case("gate-audit", gated(ASKED), gated(ASKED | {"type": "QueueProgress"}), 0),
+    Case("gate-audit", gated(ASKED), gated(ASKED | AUDITED), 0),
     Case(
         "one-of-each-gate",
         gated({"type": "QueueProgress"}, {"type": "UsageAccounting"}),

@@ -29,6 +29,7 @@ NEEDED = {
     "deployments": {"get", "list", "watch", "create", "patch", "delete"},
     "pods": {"get", "list", "watch", "delete"},
     "controllerrevisions": {"list", "create", "patch", "delete"},
+    "jobs": {"get", "create", "delete"},
     "secrets": {"get"},
     "events": {"create", "patch"},
 }

@@ -300,3 +300,28 @@ def test_every_gate_has_a_verdict_for_everything(type_: GateType, measured: Meas
     if judged.verdict is PASSED and type_ in (CPU, LATENCY):
         assert isinstance(measured.samples, Samples)
         assert judged.samples >= least
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "server", "told"),
+    [
+        (1000, 3000, "a", "; the broker spends 0.5 ms for each of 4000."),
+        (None, 3000, "a", None),
+        (1000, None, "a", None),
+        (3000, 1000, "a", None),
+        (1000, 3000, "b", None),
+    ],
+)
+def test_what_the_broker_spends_explains_and_judges_nothing(
+    was: int | None, is_: int | None, server: str, told: str | None
+) -> None:
+    def at(seconds: float, settled: int, cpu: int | None, name: str) -> BooksStatus:
+        more = {"settled": settled, "server_cpu_ms": cpu, "server": name}
+        return books(done(settled), done(settled), at=seconds).model_copy(update=more)
+
+    ends = {"start": at(5, 0, was, "a"), "end": at(65, 4000, is_, server)}
+    judged = judge(Gate(type=CPU), sampled((pair(1000, 10),), (pair(1000, 10),), **ends))
+    assert judged.verdict is PASSED
+    assert ("broker" in judged.message) == (told is not None)
+    if told:
+        assert judged.message.endswith(told)

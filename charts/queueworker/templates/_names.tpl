@@ -47,6 +47,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [list, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  # An analysis may have totals of a durable store counted.
+  verbs: [get, create, delete]
 - apiGroups: [""]
   resources: [pods]
   # delete: an analysis with forceFailure kills one worker of a canary.

@@ -143,14 +143,7 @@ def _template(owner: Metadata, revision: Revision) -> Body:
     }
     spec = template["spec"]
     spec["terminationGracePeriodSeconds"] = termination_grace_seconds(template, revision.shutdown_seconds)
-    if not spec.get("securityContext"):
-        spec["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
-        if not container.get("securityContext"):
-            container["securityContext"] = {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-            }
+    secured(spec)
     name = worker_container(template)["name"]
     worker = next(c for c in spec["containers"] if c["name"] == name)
     own = [entry for entry in worker.get("env") or () if entry.get("name") not in MANAGED_VARIABLES]
@@ -163,6 +156,18 @@ def _template(owner: Metadata, revision: Revision) -> Body:
     worker.setdefault("readinessProbe", copy.deepcopy(_READINESS))
     worker.setdefault("livenessProbe", copy.deepcopy(_LIVENESS))
     return template
+
+
+def secured(spec: Body) -> None:
+    """What a restricted namespace asks of a pod, where its template says nothing."""
+    if not spec.get("securityContext"):
+        spec["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
+        if not container.get("securityContext"):
+            container["securityContext"] = {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
 
 
 def _mount_credentials(spec: Body, worker: Body, broker: Broker) -> None:
@@ -182,11 +187,6 @@ def _mount_credentials(spec: Body, worker: Body, broker: Broker) -> None:
 
 def _variables(revision: Revision) -> list[Mapping[str, Any]]:
     broker = revision.broker
-    url: Body = {"name": "QUEUEWORKER_BROKER_URL"}
-    if broker.secret_ref is None:
-        url["value"] = broker.url
-    else:
-        url["valueFrom"] = {"secretKeyRef": {"name": broker.secret_ref.name, "key": broker.secret_ref.key}}
     plain = {
         "NAMESPACE": broker.namespace,
         **({"NATS_CREDENTIALS": CREDENTIALS_PATH} if broker.nats and any(broker.nats.files()) else {}),
@@ -197,4 +197,13 @@ def _variables(revision: Revision) -> list[Mapping[str, Any]]:
         "SHUTDOWN_SECONDS": revision.shutdown_seconds,
         "ADMIN_PORT": ADMIN_PORT,
     }
-    return [url, *({"name": f"QUEUEWORKER_{name}", "value": str(value)} for name, value in plain.items())]
+    named = ({"name": f"QUEUEWORKER_{name}", "value": str(value)} for name, value in plain.items())
+    return [broker_url_variable(broker), *named]
+
+
+def broker_url_variable(broker: Broker) -> Body:
+    """Where the broker is, as the spec says it: a Secret is read by the kubelet."""
+    if broker.secret_ref is None:
+        return {"name": "QUEUEWORKER_BROKER_URL", "value": broker.url}
+    source = {"secretKeyRef": {"name": broker.secret_ref.name, "key": broker.secret_ref.key}}
+    return {"name": "QUEUEWORKER_BROKER_URL", "valueFrom": source}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from queueworker_operator.act.audits import remove_audit, start_audit
 from queueworker_operator.act.broker import act_on_broker
 from queueworker_operator.act.children import kept_body, owner_reference, render
 from queueworker_operator.act.events import post
@@ -54,10 +55,12 @@ from queueworker_operator.plan.actions import (
     OrphanRevision,
     PromoteDelayed,
     RecoverWork,
+    RemoveAudit,
     RemoveFinalizer,
     RetireRevision,
     ReturnStaged,
     ScaleRevision,
+    StartAudit,
     UnfenceRevision,
     WriteStatus,
 )
@@ -93,6 +96,8 @@ class Executor:
     look: Look
     #: The template that the API server refused in this pass, if any.
     refusal: Refusal | None = None
+    #: A Job that it refused, and why.
+    audit_refused: tuple[str, str] | None = None
     #: Whether any request changed something, apart from events.
     wrote: int = 0
     _versions: dict[str, str] = field(default_factory=dict)
@@ -161,6 +166,12 @@ class Executor:
                 await self._scale(action.deployment, action.replicas)
             case KillWorker():
                 await self._kill(action)
+            case StartAudit():
+                await self._start_audit(action)
+            case RemoveAudit():
+                await self._stamp_children()
+                owner = self.resource.metadata
+                self.wrote += await remove_audit(self.api, owner, action.name, self._permit)
             case RetireRevision():
                 await self._scale(action.deployment, 0)
             case DeleteRevision():
@@ -245,6 +256,18 @@ class Executor:
                 return
             self.wrote += 1
             log.info("killed, as forceFailure asks", extra={"pod": pod["name"]})
+
+    async def _start_audit(self, action: StartAudit) -> None:
+        assert isinstance(self.resource, QueueWorker), "only a usable resource is analysed"
+        await self._stamp_children()
+        self._permit()
+        owner = self.resource.metadata
+        why = await start_audit(self.api, owner, self.resource.spec, action)
+        if why:
+            self.audit_refused = action.name, why
+            return
+        self.wrote += 1
+        log.info("has totals counted", extra={"queueworker": owner.name, "job": action.name})
 
     async def _delete(self, action: DeleteRevision) -> None:
         child = await self._child(action.deployment)

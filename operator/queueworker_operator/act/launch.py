@@ -1,6 +1,6 @@
-"""From a pod template to the command and the environment of one local process.
+"""From a pod template to the command and the environment of one local process, a worker or an audit.
 
-The worker's container decides: its `command` (absent: the image's entrypoint, which is `queueworker`), its
+One container of it decides: its `command` (absent: the image's entrypoint, which is `queueworker`), its
 `args` and its `env`. The image, volumes, resources and the other containers have no meaning for a process.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from queueworker_operator.api.audits import audit_container
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.template import termination_grace_seconds, worker_container
 
@@ -54,8 +55,6 @@ def launch_of(
 
     Raises TemplateRefusedError.
     """
-    container = worker_container(revision.template)
-    given = _environment(container, secrets, place)
     managed = {
         "QUEUEWORKER_BROKER_URL": broker_url,
         "QUEUEWORKER_NAMESPACE": revision.broker.namespace,
@@ -66,6 +65,31 @@ def launch_of(
         "QUEUEWORKER_SHUTDOWN_SECONDS": str(revision.shutdown_seconds),
         "QUEUEWORKER_ADMIN_PORT": str(place.admin_port),
     }
+    grace = termination_grace_seconds(revision.template, revision.shutdown_seconds)
+    return _launch(worker_container(revision.template), managed, secrets, place, grace, base)
+
+
+def audit_launch_of(
+    template: Mapping[str, Any],
+    variables: Mapping[str, str],
+    secrets: Secrets,
+    place: Place,
+    base: Mapping[str, str] | None = None,
+) -> Launch:
+    """The same of a container that counts totals. `variables` are set whatever the template says. Raises
+    TemplateRefusedError."""
+    return _launch(audit_container(template), variables, secrets, place, 0, base)
+
+
+def _launch(
+    container: Mapping[str, Any],
+    managed: Mapping[str, str],
+    secrets: Secrets,
+    place: Place,
+    grace: int,
+    base: Mapping[str, str] | None,
+) -> Launch:
+    given = _environment(container, secrets, place)
     inherited = {
         key: value for key, value in (base or os.environ).items() if not key.startswith("QUEUEWORKER_")
     }
@@ -76,10 +100,9 @@ def launch_of(
         "QUEUEWORKER_ADMIN_HOST": "127.0.0.1",
         "QUEUEWORKER_LOG_FORMAT": "text",
     }
-    env = inherited | defaults | given | managed
-    known = given | managed
+    known = given | dict(managed)
+    env = inherited | defaults | known
     argv = [_expand(text, known) for text in _command(container)]
-    grace = termination_grace_seconds(revision.template, revision.shutdown_seconds)
     return Launch(tuple(argv), env, grace)
 
 

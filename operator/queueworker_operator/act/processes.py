@@ -143,7 +143,7 @@ class ProcessGroup:
             worker.stop.set()
             if worker.pid is not None:
                 self.left_work += 1
-                _kill_group(worker.pid)
+                kill_group(worker.pid)
 
     def kill_one(self) -> None:
         """End one worker that serves, at once, as a crash would; it is started again."""
@@ -151,7 +151,7 @@ class ProcessGroup:
         for worker in serving[:1]:
             assert worker.pid is not None
             worker.ready = False
-            _kill_group(worker.pid)
+            kill_group(worker.pid)
 
     async def ended(self) -> None:
         """Wait until no worker is left; scale to 0 first."""
@@ -176,7 +176,7 @@ class ProcessGroup:
                 worker.deaths = 1 if loop.time() - began > GOOD_RUN else worker.deaths + 1
                 self._judge(worker, code, last)
                 pause = min(FIRST_PAUSE * 2.0 ** min(worker.deaths - 1, 10), LONGEST_PAUSE)
-                text = f"ended with {_exit_text(code)}; it is started again in {pause:g} s"
+                text = f"ended with {exit_text(code)}; it is started again in {pause:g} s"
                 self._host.say(worker.name, text + (f". Last line: {last}" if last else ""))
                 self._host.wake()
                 with suppress(TimeoutError):
@@ -219,7 +219,7 @@ class ProcessGroup:
             await self._until_exit(worker, process, launch.grace)
         finally:
             # A leader that died may leave children behind; a pod would take them with it.
-            _kill_group(process.pid)
+            kill_group(process.pid)
             worker.ready = False
             host.ports.give_back(worker.admin_port)
         # Something that left the group may still hold the pipe: it is not waited for.
@@ -229,7 +229,7 @@ class ProcessGroup:
         if worker.stopping:
             if _left_work(process.returncode, worker.was_ready):
                 self.left_work += 1
-            host.say(worker.name, f"stopped with {_exit_text(process.returncode)}")
+            host.say(worker.name, f"stopped with {exit_text(process.returncode)}")
         return process.returncode, last
 
     async def _until_exit(self, worker: Worker, process: asyncio.subprocess.Process, grace: int) -> None:
@@ -244,7 +244,7 @@ class ProcessGroup:
             if not exited.done():
                 self.left_work += 1
                 self._host.say(worker.name, f"did not stop within {grace} s and is killed")
-                _kill_group(process.pid)
+                kill_group(process.pid)
             await exited
         finally:
             told.cancel()
@@ -260,7 +260,7 @@ class ProcessGroup:
         worker.failed_code = code
         worker.failure = WorkerFailure(
             "CrashLoopBackOff",
-            f"worker {worker.name} ends again and again with {_exit_text(code)}.{line} {hint}",
+            f"worker {worker.name} ends again and again with {exit_text(code)}.{line} {hint}",
         )
 
 
@@ -281,11 +281,11 @@ def started_at(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def _exit_text(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     return "no start" if code is None else describe_exit(code)
 
 
-def _kill_group(leader: int) -> None:
+def kill_group(leader: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 

@@ -38,6 +38,10 @@ def gates_with_other_limits(spec: QueueWorkerSpec) -> list[int]:
     return _where(_has_another_limit(gate) for gate in spec.gates)
 
 
+def gates_with_other_audits(spec: QueueWorkerSpec) -> list[int]:
+    return _where(_has_another_audit(gate) for gate in spec.gates)
+
+
 def gates_named_before(spec: QueueWorkerSpec) -> list[int]:
     types = [gate.type for gate in spec.gates]
     return _where(type_ in types[:index] for index, type_ in enumerate(types))
@@ -63,3 +67,10 @@ def _has_another_limit(gate: Gate) -> bool:
     if most and gate.type not in _UPPER:
         return True
     return gate.waiver is not None and (least or most)
+
+
+def _has_another_audit(gate: Gate) -> bool:
+    if gate.job is None and gate.prometheus is None:
+        return False
+    ways = sum(way is not None for way in (gate.job, gate.prometheus, gate.waiver))
+    return ways != 1 or gate.type is not GateType.USAGE_ACCOUNTING

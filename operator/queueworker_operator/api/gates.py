@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from queueworker_operator.api.audits import AuditJob, AuditQuery
 from queueworker_operator.api.schema import Int32, Int64, Model, Timestamp, Tolerant
 
 #: Where a gate's entry says nothing else.
@@ -66,6 +67,21 @@ class Gate(Model):
     error_limit: Annotated[Int32, Field(ge=0, le=100)] = Field(
         default=4, description="How often it may be impossible to look before it is Inconclusive."
     )
+    job: AuditJob | None = Field(
+        default=None,
+        description="Of UsageAccounting: besides the broker's books, a Job counts the totals in a durable "
+        "store when the window is over.",
+    )
+    prometheus: AuditQuery | None = Field(
+        default=None,
+        description="Of UsageAccounting: besides the broker's books, a Prometheus says what is lost when the "
+        "window is over.",
+    )
+
+    @property
+    def audited(self) -> bool:
+        """Whether totals are counted for it, besides the broker's books."""
+        return self.waiver is None and (self.job is not None or self.prometheus is not None)
 
 
 class Analysis(Model):
@@ -104,6 +120,10 @@ class Analysis(Model):
         wanted = self.gates or tuple(GateType)
         return tuple(given.get(type_, Gate(type=type_)) for type_ in GateType if type_ in wanted)
 
+    def audited(self, settings: Sequence[Gate]) -> Gate | None:
+        """The gate for which totals are counted when the window is over; None where none asks for it."""
+        return next((one for one in self.chosen(settings) if one.audited), None)
+
     def fingerprint(self, settings: Sequence[Gate]) -> str:
         """16 hex digits: other limits, other digits."""
         content = [one.model_dump(mode="json", by_alias=True) for one in (self, *self.chosen(settings))]
@@ -137,6 +157,32 @@ class BooksStatus(Tolerant):
     server: Annotated[str, Field(max_length=253)] = Field(default="", description="The server that was read.")
     canary: Counts = Field(description="Of the arm that is measured.")
     stable: Counts = Field(description="Of the stable revision.")
+    settled: Int64 = Field(default=0, description="Messages that all workers of the queue settled.")
+    server_cpu_ms: Int64 | None = Field(
+        default=None,
+        description="Milliseconds of CPU that the server has used; absent where it does not say.",
+    )
+
+
+class FoundStatus(Tolerant):
+    """What one gate found of a window, while another one is still waited for."""
+
+    type: GateType = Field(description="The gate.")
+    verdict: Verdict = Field(description="Passed or Waived.")
+    message: Annotated[str, Field(max_length=512)] = Field(description="What was read, and the limit.")
+    samples: Int64 = Field(default=0, description="Settled messages of the canary that it rests on.")
+    percent: Int32 | None = Field(default=None, description="What it measured, as in status.gates.")
+    limit: Int32 | None = Field(default=None, description="How many percent pass, as in status.gates.")
+
+
+class AuditStatus(Tolerant):
+    """Who counts the totals of a window that is over."""
+
+    name: Annotated[str, Field(max_length=63)] = Field(
+        description="Name of the Job, or of the question to a Prometheus."
+    )
+    due_at: Timestamp = Field(description="When it may be begun.")
+    ended: BooksStatus = Field(description="The books at the end of the window.")
 
 
 class AnalysisStatus(Tolerant):
@@ -154,6 +200,14 @@ class AnalysisStatus(Tolerant):
     measured: BooksStatus | None = Field(default=None, description="The books after the warm-up.")
     failures: Int32 = Field(default=0, description="How often it failed and was measured again.")
     errors: Int32 = Field(default=0, description="How often nobody could look at its end.")
+    found: Annotated[tuple[FoundStatus, ...], Field(max_length=4)] = Field(
+        default=(),
+        description="What the gates found, while the totals of UsageAccounting are counted.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    audit: AuditStatus | None = Field(
+        default=None, description="Who counts the totals of the window, until that is judged."
+    )
     verdict: Verdict | None = Field(default=None, description="Absent while it is measured.")
     message: Annotated[str, Field(max_length=1024)] | None = Field(
         default=None, description="Which gate did not pass, and what it found."

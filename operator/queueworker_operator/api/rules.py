@@ -13,6 +13,7 @@ from queueworker_operator.api.entries import (
     Entries,
     below_coroutines,
     gates_named_before,
+    gates_with_other_audits,
     gates_with_other_limits,
     none_of,
     revisions_among_versions,
@@ -317,6 +318,16 @@ RULES: tuple[Rule, ...] = (
         "spec.rollout.gates",
         none_of(gates_with_other_limits),
         gates_with_other_limits,
+    ),
+    Rule(
+        "gate-audit",
+        "spec.rollout",
+        "!has(self.gates) || self.gates.all(g, (!has(g.job) && !has(g.prometheus)) || "
+        "(g.type == 'UsageAccounting' && !has(g.waiver) && has(g.job) != has(g.prometheus)))",
+        "only UsageAccounting has a job or prometheus, one of them, and none where it is waived: remove it",
+        "spec.rollout.gates",
+        none_of(gates_with_other_audits),
+        gates_with_other_audits,
     ),
     Rule(
         "one-of-each-gate",

@@ -51,10 +51,10 @@ def _check(template: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise ValueError("metadata must be a mapping with labels and annotations")
     if not isinstance(spec, dict):
-        raise ValueError("spec is required: add spec.containers with the worker's container")
+        raise ValueError("spec is required: add spec.containers with a container")
     containers = spec.get("containers")
     if not isinstance(containers, list) or not 1 <= len(containers) <= 32:
-        raise ValueError("spec.containers is required: list 1 to 32 containers, the worker's among them")
+        raise ValueError("spec.containers is required: list 1 to 32 containers")
     for index, container in enumerate(containers):
         for key in ("name", "image"):
             value = container.get(key) if isinstance(container, dict) else None

@@ -13,6 +13,7 @@ from queueworker_operator.api.revisions import Revision, arms_of, broker_identit
 from queueworker_operator.api.types import InvalidQueueWorker, Metadata, QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, deployments, pods
 from queueworker_operator.observe.access import Access
+from queueworker_operator.observe.audits import JobAudits, RenderAudit
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.children import Child, children_of
 from queueworker_operator.observe.kept import kept_bodies, kept_of, needs_kept
@@ -22,6 +23,7 @@ from queueworker_operator.observe.queues import PATIENCE, QueueReadings
 from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.observe.secrets import NoUrl, broker_access
 from queueworker_operator.observe.shelf import Shelved
+from queueworker_operator.plan.audit import NOT_AUDITED, AuditFact
 from queueworker_operator.plan.facts import (
     BrokerCheck,
     BrokerVerdict,
@@ -58,9 +60,11 @@ async def look(
     checks: BrokerChecks,
     queues: QueueReadings,
     sampled: WorkerSamples,
+    audits: JobAudits,
     resource: QueueWorker | InvalidQueueWorker,
     remembered: Refusal | None,
     render: Render,
+    render_audit: RenderAudit,
     clock: Callable[[], datetime],
     shared: frozenset[str] = frozenset(),
 ) -> Look:
@@ -90,12 +94,14 @@ async def look(
     kept = None if bodies is None else kept_of(resource.metadata, bodies)
     workers = Workers(revisions, observed_at, refusals, kept, unattached)
     samples: Samples | Unknown | NotSampled = NOT_SAMPLED
+    audit: AuditFact = NOT_AUDITED
     if isinstance(resource, QueueWorker):
         places = {child.facts.name: child.metrics for child in children.values()}
         metadata = resource.metadata
         key = f"{metadata.namespace}/{metadata.name}"
         samples = await sampled.latest(key, resource.status, resource.spec.queue.name, places)
-    facts = Facts(workers, broker, queue, shared, samples)
+        audit = await audits.latest(api, resource, render_audit)
+    facts = Facts(workers, broker, queue, shared, samples, audit)
     return Look(facts, children, made, bodies or {}, access)
 
 

@@ -201,6 +201,7 @@ def _books(reading: QueueReading, backlog_since: datetime | None) -> Books | NoB
         committed=reading.success,
         failed=reading.failures,
         backlog_since=backlog_since,
+        cpu_seconds=reading.cpu_seconds,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from queueworker_operator.api.audits import AuditJob
 from queueworker_operator.api.reasons import EventReason
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import QueueWorkerStatus
@@ -70,6 +71,23 @@ class KillWorker:
 
     revision: str
     deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartAudit:
+    """Have the totals of a durable store counted, unless somebody of that name does or did."""
+
+    name: str
+    job: AuditJob
+    #: For the environment of whoever counts.
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAudit:
+    """It was judged, or nobody waits for it any longer. Absent counts as done."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +184,8 @@ Action = (
     | OrphanRevision
     | ScaleRevision
     | KillWorker
+    | StartAudit
+    | RemoveAudit
     | RetireRevision
     | DeleteRevision
     | KeepRevision

@@ -1,4 +1,5 @@
-"""One analysis of a canary, pass by pass: begin, kill if asked for, warm up, measure, judge.
+"""One analysis of a canary, pass by pass: begin, kill if asked for, warm up, measure, judge, and where the
+totals of a durable store count, have them counted.
 
 What it needs later is in the status: whoever goes on after a crash compares with the same readings. A window
 that was not watched throughout is measured again; the accounts are kept from the very beginning.
@@ -10,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from queueworker_operator.api.audits import audit_name
 from queueworker_operator.api.gates import (
     Analysis,
     AnalysisStatus,
+    AuditStatus,
     BooksStatus,
     Counts,
+    FoundStatus,
     Gate,
     OnFailure,
     Verdict,
@@ -22,6 +26,21 @@ from queueworker_operator.api.gates import (
 from queueworker_operator.api.reasons import ConditionReason
 from queueworker_operator.api.schema import whole_seconds
 from queueworker_operator.api.types import Protocol
+from queueworker_operator.plan.actions import StartAudit
+from queueworker_operator.plan.audit import (
+    PAUSE,
+    Asked,
+    AuditFact,
+    AuditRefused,
+    Awaited,
+    answered,
+    called,
+    due,
+    joined,
+    patience,
+    refused,
+    variables,
+)
 from queueworker_operator.plan.gates import NEED_BOOKS, WITHOUT_BOOKS, Judged, Measured, Side, judge
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.queue_facts import Books, QueueFacts, Row, Unknown
@@ -29,6 +48,7 @@ from queueworker_operator.plan.samples import NotSampled, Samples
 
 #: As often as its whole length an analysis may begin to measure anew before nobody waits for it any longer.
 _PATIENCE = 3
+_LEAD_ON = (Verdict.PASSED, Verdict.WAIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +74,17 @@ class Terms:
     on_inconclusive: OnFailure
     #: Beyond its own length: the time in which nothing else may hold it up.
     deadline: timedelta
+    #: The resource and its queue, for whoever counts totals.
+    resource: str = ""
+    queue: str = ""
 
     @property
     def chosen(self) -> tuple[Gate, ...]:
         return self.analysis.chosen(self.gates)
+
+    @property
+    def audited(self) -> Gate | None:
+        return self.analysis.audited(self.gates)
 
     @property
     def fingerprint(self) -> str:
@@ -76,6 +103,8 @@ class Analysed:
     found: tuple[tuple[Gate, Judged], ...] = ()
     #: The change is not to go on.
     aborts: bool = False
+    #: Who is to count the totals now, if nobody does.
+    starts: StartAudit | None = None
 
 
 def analysed(
@@ -83,6 +112,7 @@ def analysed(
     subject: Subject,
     queue: QueueFacts,
     samples: Samples | Unknown | NotSampled,
+    audit: AuditFact,
     before: AnalysisStatus | None,
     now: datetime,
 ) -> Analysed:
@@ -96,6 +126,13 @@ def analysed(
         return Analysed(state, _measuring(terms))
     if before.verdict is not None:
         return _stands(terms, before)
+    audited = terms.audited
+    if audited is not None and isinstance(audit, AuditRefused):
+        judged = refused(audit)
+        told = ((audited, judged),)
+        return replace(_ended(terms, before, Verdict.INCONCLUSIVE, _text(told)), found=told)
+    if audited is not None and before.audit is not None:
+        return _counted(terms, subject, audited, before, before.audit, audit, books, now)
     waits = timedelta(seconds=terms.analysis.warm_up_seconds)
     length = timedelta(seconds=terms.analysis.duration_seconds)
     if terms.analysis.force_failure and subject.may_kill and before.killed_at is None:
@@ -132,7 +169,77 @@ def analysed(
         killed=before.killed_at is not None,
     )
     found = tuple((gate, judge(gate, measured)) for gate in terms.chosen)
+    if audited is not None and all(one.verdict in _LEAD_ON for _, one in found):
+        return _to_be_counted(terms, audited, before, found, books, now)
     return _judged(terms, before, found, books)
+
+
+def _to_be_counted(
+    terms: Terms,
+    gate: Gate,
+    before: AnalysisStatus,
+    found: tuple[tuple[Gate, Judged], ...],
+    ended: BooksStatus,
+    now: datetime,
+) -> Analysed:
+    """The books are in order. The window is kept before anybody is asked about it."""
+    kept = tuple(
+        FoundStatus(
+            type=one.type,
+            verdict=is_.verdict,
+            message=is_.message[:512],
+            samples=is_.samples,
+            percent=is_.percent,
+            limit=is_.limit,
+        )
+        for one, is_ in found
+    )
+    audit = AuditStatus(name=_audit_name(terms, before), due_at=due(gate, now), ended=ended)
+    return Analysed(before.model_copy(update={"found": kept, "audit": audit}), _counting(gate, audit))
+
+
+def _counted(
+    terms: Terms,
+    subject: Subject,
+    gate: Gate,
+    before: AnalysisStatus,
+    audit: AuditStatus,
+    fact: AuditFact,
+    books: BooksStatus,
+    now: datetime,
+) -> Analysed:
+    """Wait for the answer, and judge it with what was found of the window."""
+    told = answered(gate, audit, fact, before.began, now)
+    if isinstance(told, Awaited):
+        return Analysed(before, _counting(gate, audit))
+    if isinstance(told, Asked):
+        assert gate.job is not None, "only such a gate is audited"
+        names = (subject.canary.revision, subject.stable.revision)
+        given = variables(terms.queue, *names, before.began, audit.ended)
+        start = StartAudit(audit.name, gate.job, given)
+        return Analysed(before, _counting(gate, audit), starts=start)
+    if told.verdict is Verdict.ERROR and before.errors < gate.error_limit:
+        again = before.model_copy(update={"errors": before.errors + 1})
+        another = audit.model_copy(update={"name": _audit_name(terms, again), "due_at": now + PAUSE})
+        return Analysed(again.model_copy(update={"audit": another}), _counting(gate, another))
+    settings = {one.type: one for one in terms.chosen}
+    kept = [
+        (settings[one.type], Judged(one.verdict, one.message, one.samples, one.percent, one.limit))
+        for one in before.found
+    ]
+    found = tuple((one, joined(is_, told) if one.type is gate.type else is_) for one, is_ in kept)
+    return _judged(terms, before.model_copy(update={"found": (), "audit": None}), found, books)
+
+
+def _audit_name(terms: Terms, state: AnalysisStatus) -> str:
+    number = state.failures + state.errors
+    return audit_name(terms.resource, state.revision, state.settings, state.began_at, number)
+
+
+def _counting(gate: Gate, audit: AuditStatus) -> Wait:
+    most = patience(gate) + due(gate, audit.due_at) - audit.due_at
+    text = f"This step waits for {called(gate, audit)} of {gate.type}, at most {most.total_seconds():.0f} s."
+    return Wait(ConditionReason.ANALYZING, text)
 
 
 def read(subject: Subject, queue: QueueFacts) -> BooksStatus:
@@ -146,7 +253,15 @@ def read(subject: Subject, queue: QueueFacts) -> BooksStatus:
         else _of(books, subject.stable.revision)
     )
     canary = _of(books, subject.canary.revision)
-    return BooksStatus(at=at, server=books.server[:253], canary=canary, stable=stable)
+    cpu = None if books.cpu_seconds is None else round(1000 * books.cpu_seconds)
+    return BooksStatus(
+        at=at,
+        server=books.server[:253],
+        canary=canary,
+        stable=stable,
+        settled=books.committed + books.failed,
+        server_cpu_ms=cpu,
+    )
 
 
 def _of(books: Books, revision: str) -> Counts:

@@ -25,9 +25,11 @@ from queueworker_operator.plan.actions import (
     RetireRevision,
     ReturnStaged,
     ScaleRevision,
+    StartAudit,
     UnfenceRevision,
 )
 from queueworker_operator.plan.analysis import Analysed, Subject, Terms, analysed
+from queueworker_operator.plan.audit import AuditFact
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.gates import Side
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
@@ -100,6 +102,7 @@ class Canary:
     #: The analysis that was begun at this place.
     analysis: AnalysisStatus | None
     samples: Samples | Unknown | NotSampled
+    audit: AuditFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class Walked:
     #: The analysis at that place wants a worker of the canary killed; or the change not to go on.
     kills: bool = False
     aborts: bool = False
+    #: Who is to count totals for it.
+    starts: StartAudit | None = None
 
 
 def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
@@ -136,7 +141,9 @@ def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
         arm = _arm_at(situation, canary, index)
         before = canary.analysis if index == canary.place.index else None
         assert isinstance(situation.queue, QueueFacts), "nothing is judged unseen"
-        found = analysed(canary.terms[index], _subject(arm), situation.queue, canary.samples, before, now)
+        found = analysed(
+            canary.terms[index], _subject(arm), situation.queue, canary.samples, canary.audit, before, now
+        )
         looked[index] = arm, found
         return found.guard
 
@@ -146,7 +153,7 @@ def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
         stays = canary.analysis if place.index == canary.place.index else None
         return Walked(place, held, stays, judged)
     _, last = looked[place.index]
-    return Walked(place, held, last.state, judged, last.kills, last.aborts)
+    return Walked(place, held, last.state, judged, last.kills, last.aborts, last.starts)
 
 
 def _subject(arm: Arm) -> Subject:
@@ -178,6 +185,8 @@ def beside_the_stable(
     actions += [*downs, *ups, *(DeleteRevision(r.name, r.deployment) for r in gone)]
     if at.kills:
         actions.append(KillWorker(arm.revision.name, arm.revision.deployment))
+    if at.starts is not None:
+        actions.append(at.starts)
     left = tuple(r for r in situation.revisions if r not in gone)
     accepted = arm.seen.accepted if arm.seen.current is None else Pass()
     moves = first_obstacle(

@@ -18,8 +18,8 @@ from queueworker_operator.plan.steps import Place
 KEPT = 32
 
 
-def terms_of(spec: QueueWorkerSpec) -> Mapping[int, Terms]:
-    """What holds for each step that is an analysis, by index."""
+def terms_of(resource: str, spec: QueueWorkerSpec) -> Mapping[int, Terms]:
+    """What holds for each step that is an analysis, by index. `resource` is the name of the QueueWorker."""
     rollout = spec.rollout or Rollout()
     return {
         index: Terms(
@@ -28,6 +28,8 @@ def terms_of(spec: QueueWorkerSpec) -> Mapping[int, Terms]:
             rollout.on_failure,
             rollout.on_inconclusive,
             timedelta(seconds=spec.progress_deadline_seconds),
+            resource,
+            spec.queue.name,
         )
         for index, step in enumerate(spec.steps)
         if step.analysis is not None

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.types import Protocol
+from queueworker_operator.plan.audit import NOT_AUDITED, AuditFact
 from queueworker_operator.plan.queue_facts import FRESH as FRESH
 from queueworker_operator.plan.queue_facts import QueueFacts as QueueFacts
 from queueworker_operator.plan.queue_facts import Unknown as Unknown
@@ -175,6 +176,8 @@ class Facts:
     shared: frozenset[str] = frozenset()
     #: What workers say of themselves, while an analysis is under way.
     samples: Samples | Unknown | NotSampled = NOT_SAMPLED
+    #: What is known of whoever counts totals, while an analysis is under way that wants it.
+    audit: AuditFact = NOT_AUDITED
 
 
 def fresh_workers(facts: Facts, now: datetime) -> Workers | Unknown:

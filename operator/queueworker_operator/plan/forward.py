@@ -13,6 +13,7 @@ from queueworker_operator.api.revisions import Revision, arms_of, broker_identit
 from queueworker_operator.api.rollout import Strategy, steps_hash
 from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec, QueueWorkerStatus
 from queueworker_operator.plan.actions import EmitEvent, ScaleRevision
+from queueworker_operator.plan.audit import AuditFact
 from queueworker_operator.plan.canary import Arm, Canary, beside_the_stable, walked
 from queueworker_operator.plan.course import (
     has_begun,
@@ -144,7 +145,20 @@ def change_of(
         old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)
-    seen = _Seen(resource, workers, wanted, situation, heard, broker, place, now, kept, facts.samples, gates)
+    seen = _Seen(
+        resource,
+        workers,
+        wanted,
+        situation,
+        heard,
+        broker,
+        place,
+        now,
+        kept,
+        facts.samples,
+        facts.audit,
+        gates,
+    )
     stable = previous.stable
     if heard.rolled_back and stable and stable.revision != heard.rolled_back.revision:
         return _back(seen, heard.rolled_back.revision)
@@ -170,6 +184,7 @@ class _Seen:
     now: datetime
     kept: tuple[Kept, ...]
     samples: Samples | Unknown | NotSampled
+    audit: AuditFact
     gates: tuple[GateStatus, ...] = ()
 
     def change(
@@ -319,9 +334,10 @@ def _canary(seen: _Seen) -> Change:
         seen.place,
         _arms(seen),
         spec.effective_prefetch,
-        terms_of(spec),
+        terms_of(seen.resource.metadata.name, spec),
         None if heard.again else begun(seen.situation.previous.rollout, seen.wanted.name, seen.place),
         seen.samples,
+        seen.audit,
     )
     at = walked(seen.situation, canary, seen.now)
     if at.judged is not None:

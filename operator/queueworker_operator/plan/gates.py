@@ -216,9 +216,21 @@ def _cpu_efficiency(gate: Gate, measured: Measured) -> Judged:
     shown += f": {_percent(own / usual)}, at most {most} %" if usual else ""
     allowed = most / 100 * usual * canary.settled + _IDLE * canary.seconds
     verdict = Verdict.FAILED if canary.cpu_seconds > allowed else Verdict.PASSED
+    shown += f"{_of_the_server(measured)}."
     if not usual:
-        return Judged(verdict, f"{shown}.", canary.settled)
-    return Judged(verdict, f"{shown}.", canary.settled, _whole_percent(own / usual), most)
+        return Judged(verdict, shown, canary.settled)
+    return Judged(verdict, shown, canary.settled, _whole_percent(own / usual), most)
+
+
+def _of_the_server(measured: Measured) -> str:
+    """What the broker spent, which all revisions share: it explains, and judges nothing. Empty where it is
+    not known."""
+    was, is_ = measured.start, measured.end
+    settled = is_.settled - was.settled
+    if was.server_cpu_ms is None or is_.server_cpu_ms is None or was.server != is_.server or settled <= 0:
+        return ""
+    spent = (is_.server_cpu_ms - was.server_cpu_ms) / 1000
+    return f"; the broker spends {_seconds(spent / settled)} for each of {settled}" if spent >= 0 else ""
 
 
 def _latency(gate: Gate, measured: Measured) -> Judged:

@@ -28,6 +28,7 @@ from queueworker_operator.plan.actions import (
     ForgetRevision,
     KeepRevision,
     Plan,
+    RemoveAudit,
     UnfenceRevision,
     WriteStatus,
 )
@@ -240,9 +241,17 @@ def _finish(
     requeue: float,
 ) -> Plan:
     ordered: list[Action] = [*actions, *events]
+    if (left := _audit(previous)) and left != _audit(status):
+        ordered.append(RemoveAudit(left))
     if status != previous:
         ordered.append(WriteStatus(status))
     return Plan(tuple(ordered), status, requeue)
+
+
+def _audit(status: QueueWorkerStatus) -> str | None:
+    """Who counts totals. It is removed before the status forgets it: none is left behind."""
+    analysis = status.rollout.analysis if status.rollout else None
+    return analysis.audit.name if analysis and analysis.audit else None
 
 
 def _ours(workers: Workers) -> tuple[RevisionFacts, ...]:

@@ -69,6 +69,8 @@ class Books:
     failed: int
     #: Since when every reading showed ready work; None while none waits.
     backlog_since: datetime | None
+    #: CPU time of the server since it started, in seconds, for whatever it does; None where it does not say.
+    cpu_seconds: float | None = None
 
     def row(self, revision: str) -> Row:
         """What the ledger has of a revision; zeros where its workers never took anything."""

@@ -8,8 +8,10 @@ import logging
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from queueworker_operator.act.audits import audit_body
 from queueworker_operator.act.children import render
 from queueworker_operator.act.executor import Executor, SupersededError, Verified
 from queueworker_operator.api.parse import NotAQueueWorkerError, parse
@@ -17,6 +19,7 @@ from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
 from queueworker_operator.apiserver import (
     ApiError,
     ApiServer,
+    Body,
     ConflictError,
     GoneError,
     NotFoundError,
@@ -24,11 +27,13 @@ from queueworker_operator.apiserver import (
     UnavailableError,
     queueworkers,
 )
+from queueworker_operator.observe.audits import JobAudits
 from queueworker_operator.observe.checks import REMEMBERED, BrokerChecks
 from queueworker_operator.observe.cluster import Look, look, look_at_shelf
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.samples import WorkerSamples
 from queueworker_operator.observe.shelf import Shelf
+from queueworker_operator.plan.actions import StartAudit
 from queueworker_operator.plan.facts import Refusal, Unknown
 from queueworker_operator.plan.planner import plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
@@ -71,7 +76,7 @@ class Controller:
         self._api, self._lease, self._metrics, self._clock = api, lease, metrics, clock
         self._namespaces, self._resync_seconds, self._instance = namespaces, resync_seconds, instance
         self._checks, self._queues = BrokerChecks(clock), QueueReadings(clock)
-        self._samples = WorkerSamples(clock)
+        self._samples, self._audits = WorkerSamples(clock), JobAudits(clock)
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
         self._verified: dict[Key, dict[str, Verified]] = {}
@@ -132,6 +137,7 @@ class Controller:
             await self._checks.close()
             await self._queues.close()
             await self._samples.close()
+            await self._audits.close()
 
     async def _resync(self, watches: Watches) -> None:
         loop = asyncio.get_running_loop()
@@ -226,6 +232,7 @@ class Controller:
         body = await self._api.find(queueworkers(*key))
         if body is None:
             self._samples.forget(f"{key.namespace}/{key.name}")
+            self._audits.forget(f"{key.namespace}/{key.name}")
             return None
         resource = parse(body)
         seen = await look(
@@ -233,9 +240,11 @@ class Controller:
             self._checks,
             self._queues,
             self._samples,
+            self._audits,
             resource,
             self._refusals.get(key),
             lambda owner, revision, replicas: render(owner, revision, replicas, self._lease.epoch),
+            partial(_audit_of, resource),
             self._clock,
             self._shelf.neighbours.revisions_beside(body),
         )
@@ -258,6 +267,8 @@ class Controller:
         finally:
             self._metrics.writes.inc(executor.wrote)
         self._remember(key, executor.refusal)
+        if executor.audit_refused is not None:
+            self._audits.refused(key.namespace, key.name, *executor.audit_refused)
         self._metrics.passes.labels("changed" if executor.wrote else "unchanged").inc()
         return seconds_until_next(decided, seen.facts, executor.refusal)
 
@@ -310,6 +321,11 @@ class Controller:
 
 def _wait_of(error: Exception) -> float:
     return error.wait_seconds if isinstance(error, UnavailableError) else 0.0
+
+
+def _audit_of(resource: QueueWorker | InvalidQueueWorker, action: StartAudit) -> Body:
+    assert isinstance(resource, QueueWorker), "only a usable resource is analysed"
+    return audit_body(resource.metadata, resource.spec, action)
 
 
 def _awaits_broker(resource: QueueWorker | InvalidQueueWorker, seen: Look) -> bool:

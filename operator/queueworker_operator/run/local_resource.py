@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from queueworker_operator.act.audit_processes import LocalAudits
 from queueworker_operator.act.broker import act_on_broker
 from queueworker_operator.act.launch import TemplateRefusedError
 from queueworker_operator.act.processes import Host, ProcessGroup
@@ -47,10 +48,12 @@ from queueworker_operator.plan.actions import (
     OrphanRevision,
     PromoteDelayed,
     RecoverWork,
+    RemoveAudit,
     RemoveFinalizer,
     RetireRevision,
     ReturnStaged,
     ScaleRevision,
+    StartAudit,
     UnfenceRevision,
     WriteStatus,
 )
@@ -98,6 +101,7 @@ class LocalResource:
         self.left_work = 0
         self.broker = BrokerWatch(clock, host.wake)
         self._queues, self._samples = QueueReadings(clock), WorkerSamples(clock)
+        self._audits = LocalAudits(host, clock)
         #: Why the last action on the broker failed, until one succeeds.
         self._broker_failed = ""
         self._uid = str(uuid.uuid4())
@@ -225,7 +229,14 @@ class LocalResource:
         )
         resource = replace(self._asked, metadata=metadata, status=self.status)
         self.broker.closely = isinstance(resource, QueueWorker) and watches_closely(resource)
-        facts = Facts(workers, self.broker.answer, await self._queue(), shared, await self._sampled())
+        facts = Facts(
+            workers,
+            self.broker.answer,
+            await self._queue(),
+            shared,
+            await self._sampled(),
+            await self._audits.latest(resource, self._secrets),
+        )
         try:
             for action in plan(resource, facts, self._clock()).actions:
                 await self._act(action)
@@ -270,6 +281,10 @@ class LocalResource:
                 self.groups[deployment].scale(replicas)
             case KillWorker(_, deployment):
                 self.groups[deployment].kill_one()
+            case StartAudit():
+                self._start_audit(action)
+            case RemoveAudit(name):
+                await self._audits.remove(name)
             case RetireRevision(_, deployment):
                 self.groups[deployment].scale(0)
             case DeleteRevision(_, deployment):
@@ -314,6 +329,15 @@ class LocalResource:
         group.scale(replicas)
         return True
 
+    def _start_audit(self, action: StartAudit) -> None:
+        assert self._accepted is not None, "only an accepted resource is analysed"
+        told = {
+            "QUEUEWORKER_BROKER_URL": self.broker_url,
+            "QUEUEWORKER_NAMESPACE": self._accepted.spec.broker.namespace,
+        }
+        namespace = self._accepted.metadata.namespace or "default"
+        self._audits.start(replace(action, variables={**told, **action.variables}), self._secrets, namespace)
+
     def _post(self, event: Event, key: str) -> None:
         if key in self._posted:
             return
@@ -343,6 +367,7 @@ class LocalResource:
     async def _hang_up(self) -> None:
         await self._queues.close()
         await self._samples.close()
+        await self._audits.close()
 
     def kill(self) -> None:
         """End every worker at once."""

@@ -1,0 +1,155 @@
+"""Who counts totals, as a local process: the container of the Job, with its answer in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from queueworker_operator.act.launch import Launch, Place, Secrets, TemplateRefusedError, audit_launch_of
+from queueworker_operator.act.output import copy_output
+from queueworker_operator.act.processes import Host, end_with_parent, exit_text, kill_group
+from queueworker_operator.api.audits import (
+    LONGEST_ANSWER,
+    RESULT_VARIABLE,
+    BadAnswerError,
+    read_totals,
+    shown,
+)
+from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
+from queueworker_operator.observe.audits import audited_gate, under_way
+from queueworker_operator.observe.queries import QueryAudits
+from queueworker_operator.plan.actions import StartAudit
+from queueworker_operator.plan.audit import (
+    NOT_AUDITED,
+    AuditAbsent,
+    AuditAnswered,
+    AuditBroken,
+    AuditFact,
+    AuditRefused,
+    AuditRuns,
+)
+
+
+@dataclass(slots=True)
+class _Audit:
+    """One process, until it is removed."""
+
+    fact: AuditFact
+    task: asyncio.Task[None] | None = None
+
+
+class LocalAudits:
+    """The processes that count totals for one resource: none outlives its removal, nor us."""
+
+    def __init__(self, host: Host, clock: Callable[[], datetime]) -> None:
+        self._host, self._queries = host, QueryAudits(clock)
+        self._audits: dict[str, _Audit] = {}
+
+    async def latest(self, resource: QueueWorker | InvalidQueueWorker, secrets: Secrets) -> AuditFact:
+        """What is known of the one that the status names, or whether there can be one. Never raises."""
+        if not isinstance(resource, QueueWorker):
+            return NOT_AUDITED
+        analysis, gate = under_way(resource), audited_gate(resource.spec)
+        name = resource.metadata.name
+        if analysis is None or gate is None:
+            self._queries.forget(name)
+            return NOT_AUDITED
+        if gate.prometheus is not None:
+            return await self._queries.latest(name, resource, analysis, gate.prometheus)
+        assert gate.job is not None, "only such a gate is audited"
+        if analysis.audit is None:
+            try:
+                audit_launch_of(gate.job.template, {}, secrets, Place("audit", "default", 0))
+            except TemplateRefusedError as refusal:
+                return AuditRefused(str(refusal))
+            return NOT_AUDITED
+        found = self._audits.get(analysis.audit.name)
+        return found.fact if found else AuditAbsent(analysis.audit.name)
+
+    def start(self, action: StartAudit, secrets: Secrets, namespace: str) -> None:
+        """Once for each name."""
+        if action.name not in self._audits:
+            audit = self._audits[action.name] = _Audit(AuditRuns(action.name))
+            audit.task = asyncio.create_task(self._run(audit, action, secrets, namespace))
+
+    async def remove(self, name: str) -> None:
+        """End it, if it runs, and forget what it said."""
+        audit = self._audits.pop(name, None)
+        if audit is not None and audit.task is not None:
+            audit.task.cancel()
+            await asyncio.gather(audit.task, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End all of them."""
+        for name in list(self._audits):
+            await self.remove(name)
+        await self._queries.close()
+
+    async def _run(self, audit: _Audit, action: StartAudit, secrets: Secrets, namespace: str) -> None:
+        name = action.name
+        try:
+            with tempfile.TemporaryDirectory(prefix="queueworker-audit-") as directory:
+                result = Path(directory, "answer.json")
+                told = {**action.variables, RESULT_VARIABLE: str(result)}
+                launch = audit_launch_of(action.job.template, told, secrets, Place(name, namespace, 0))
+                audit.fact = await self._once(name, launch, result, action.job.timeout_seconds)
+        except TemplateRefusedError as refusal:
+            audit.fact = AuditBroken(name, f"cannot be started: {refusal}")
+        except OSError as error:
+            what = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            audit.fact = AuditBroken(name, f"cannot be started: {what}")
+        self._host.say(name, "answered" if isinstance(audit.fact, AuditAnswered) else "gave no good answer")
+        self._host.wake()
+
+    async def _once(self, name: str, launch: Launch, result: Path, seconds: int) -> AuditFact:
+        reading, writing = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *launch.argv,
+                env=launch.env,
+                cwd=self._host.cwd,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                start_new_session=True,
+                preexec_fn=end_with_parent(os.getpid()),
+            )
+        except OSError:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._host.say(name, f"counts totals, process {process.pid}")
+        log = self._host.log_dir / f"{name}.log" if self._host.log_dir else None
+        output = asyncio.create_task(copy_output(reading, lambda text: self._host.show(name, text), log))
+        late = False
+        try:
+            await asyncio.wait_for(process.wait(), seconds)
+        except TimeoutError:
+            late = True
+        finally:
+            kill_group(process.pid)
+            await process.wait()
+            # Something that left the group may still hold the pipe: it is not waited for.
+            done, _ = await asyncio.wait({output}, timeout=2)
+            output.cancel()
+        if late:
+            return AuditBroken(name, f"did not end within timeoutSeconds, {seconds} s, and was killed")
+        raw = b""
+        with suppress(FileNotFoundError):
+            with result.open("rb") as file:
+                raw = file.read(LONGEST_ANSWER)
+        if process.returncode:
+            said = raw or (output.result().encode() if done else b"")
+            last = f" It said: {shown(said)}." if said.strip() else ""
+            return AuditBroken(name, f"ended with {exit_text(process.returncode)}.{last}")
+        try:
+            return AuditAnswered(name, read_totals(raw))
+        except BadAnswerError as error:
+            return AuditBroken(name, f"ended, but {error}")
