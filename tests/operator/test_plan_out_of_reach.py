@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import LiveWorkers
+from tests.operator.canary_story import P4, begin
 from tests.operator.plan_words import steps
 from tests.operator.resources import START, V1, V2, facts, on, queue, seen, wants
 
@@ -68,3 +70,16 @@ def test_forward_without_a_fence_it_is_waited_for() -> None:
     assert steps(decided) == []
     assert decided.status.stable is not None
     assert decided.status.stable.revision == V1.name
+
+
+def test_an_arm_that_left_is_not_waited_for_either() -> None:
+    story = begin()
+    story.until(Stage.PAUSED, "3/8")
+    story.wait(60)
+    story.until(Stage.ARM_CHANGING, "4/8")
+    while story.look() != ["v2-p4 to 0"]:
+        pass
+    story.revisions[P4.name] = replace(story.revisions[P4.name], alive=1)
+    assert story.look() == []
+    story.revisions[P4.name] = replace(story.revisions[P4.name], overdue=1)
+    assert story.look() == ["delete v2-p4"]
