@@ -13,7 +13,7 @@ from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import LiveWorkers
 from tests.operator.canary_story import P4, begin
 from tests.operator.plan_words import steps
-from tests.operator.resources import START, V1, V2, facts, on, queue, seen, wants
+from tests.operator.resources import GONE, START, V1, V2, facts, on, queue, seen, wants
 
 OURS = "QueueWorker workers/stats-usage: it leaves for somebody"
 #: v1 serves and is wanted again; v2 is on its way out.
@@ -83,3 +83,16 @@ def test_an_arm_that_left_is_not_waited_for_either() -> None:
     assert story.look() == []
     story.revisions[P4.name] = replace(story.revisions[P4.name], overdue=1)
     assert story.look() == ["delete v2-p4"]
+
+
+@pytest.mark.parametrize("gone", [{}, GONE], ids=["no worker is wanted", "the resource is deleted"])
+def test_where_nobody_else_serves_it_is_waited_for(gone: dict[str, Any]) -> None:
+    """A deletion lifts the fences, so that its worker could take work again."""
+    resource = wants("demo:v1", 0, on("v1", "v1", Stage.RETIRE), **gone)
+    lost = seen(V1, 0, alive=1, overdue=1)
+    ours = "QueueWorker workers/stats-usage: it leaves"
+    shown = queue(resource, fences={V1.name: ours}, live={})
+    decided = plan(resource, facts(resource, lost, reading=shown), START)
+    assert steps(decided) == []
+    assert decided.status.rollout is not None
+    assert decided.status.rollout.stage is Stage.RETIRE
