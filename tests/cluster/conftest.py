@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -34,16 +33,8 @@ def operator_process(
     tmp_path: Path,
 ) -> Iterator[OperatorProcess]:
     """An operator outside the cluster, for the test's namespace only; the installed one rests meanwhile."""
-    environ = {
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "QUEUEWORKER_OPERATOR_NAMESPACES": namespace,
-        "QUEUEWORKER_OPERATOR_HEALTH_PORT": "0",
-        "POD_NAMESPACE": namespace,
-        # As a pod's name does, it lets the next incarnation in at once.
-        "POD_NAME": f"outside-{uuid4().hex[:6]}",
-    }
     with resting(installed):
-        process = OperatorProcess(environ, tmp_path / "operator.log")
+        process = OperatorProcess.of(cluster.kubeconfig, namespace, tmp_path / "operator.log")
         process.start()
         yield process
         if process.runs:
@@ -66,3 +57,10 @@ def story(kubectl: Kubectl, cluster: Cluster, namespace: str) -> Story:
     """A namespace of its own."""
     first = network.node_containers(cluster.engine, cluster.name)[0]
     return Story(kubectl.into(namespace), network.address_of(first, version=4))
+
+
+@pytest.fixture(scope="module")
+def rested(installed: Installed) -> Iterator[None]:
+    """The installed operator rests during the tests of a module."""
+    with resting(installed):
+        yield

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 
@@ -102,23 +100,9 @@ def test_a_stop_lets_the_next_one_in_at_once(operator_process: OperatorProcess, 
 
 def test_health_and_metrics_tell_what_is_true(operator_process: OperatorProcess, story: Story) -> None:
     story.given_ready(queueworker(story.given_broker(), replicas=1))
-    started = next(json.loads(row) for row in operator_process.log.splitlines() if "health_port" in row)
-    address = f"http://127.0.0.1:{started['health_port']}"
-
-    def get(path: str) -> tuple[int, str]:
-        try:
-            with urlopen(f"{address}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            return error.code, error.read().decode()
-
+    get, metrics = operator_process.asked, operator_process.metrics
     assert get("/livez") == (200, "ok\n")
     assert get("/readyz") == (200, "ok\n")
-
-    def metrics() -> dict[str, float]:
-        rows = (row for row in get("/metrics")[1].splitlines() if not row.startswith("#"))
-        return {name: float(value) for name, value in (row.rsplit(" ", 1) for row in rows)}
-
     now = metrics()
     assert now["queueworker_operator_lease_held"] == 1
     assert now['queueworker_operator_reconcile_total{result="changed"}'] >= 1
