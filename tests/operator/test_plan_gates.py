@@ -78,6 +78,16 @@ def test_queue_progress(canary: Counts, stable: Counts, changes: dict[str, Any],
     assert found(PROGRESS, window(canary, stable, **changes)) is verdict
 
 
+def test_a_canary_that_hangs_is_not_told_to_measure_for_longer() -> None:
+    """The stable revision does all the work meanwhile, so that none waits and nothing is compared."""
+    hangs = judge(Gate(type=PROGRESS), window(done(0), done(3000), backlogged=False, most_owned=4))
+    assert hangs.verdict is UNSURE
+    assert "one process of it owns 4 deliveries" in hangs.message
+    assert "Retry or Abort" in hangs.message
+    idle = judge(Gate(type=PROGRESS), window(done(0), done(3000), backlogged=False, most_owned=0))
+    assert "measure for longer" in idle.message
+
+
 @pytest.mark.parametrize(
     ("canary", "stable", "verdict"),
     [
