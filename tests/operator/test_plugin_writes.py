@@ -41,10 +41,15 @@ class Server:
     #: What others write just before the next patches arrive.
     others: list[dict[str, Any]] = field(default_factory=list)
     refusal: tuple[int, str] | None = None
+    refuses_reading: bool = False
     patches: list[tuple[dict[str, str], list[dict[str, Any]]]] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        if request.method == "GET":
+        if request.path.endswith("/events"):
+            return web.json_response({"items": [self.event(request)], "metadata": {}})
+        if request.path.endswith("/pods"):
+            return web.json_response({"message": "pods are forbidden"}, status=403)
+        if request.method == "GET" and not self.refuses_reading:
             return web.json_response(self.found)
         if self.refusal is not None:
             code, message = self.refusal
@@ -71,6 +76,16 @@ class Server:
             new["metadata"]["generation"] += 1
             self.found = new
         return web.json_response(new)
+
+    def event(self, request: web.Request) -> dict[str, Any]:
+        note = f"chosen by {request.query['fieldSelector']}"
+        said = {
+            "type": "Normal",
+            "reason": "Promoted",
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "note": note,
+        }
+        return {"metadata": {"name": "one"}, **said}
 
 
 async def ask(server: Server, folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -127,6 +142,21 @@ async def test_the_right_that_misses_is_named(tmp_path: Path) -> None:
     assert code == 2
     assert 'User "ann" cannot patch' in error
     assert "right to patch queueworkers.queueworker.dev in namespace workers" in error
+
+
+async def test_a_report_needs_the_right_to_the_resource_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, _, error = await ask(Server(), tmp_path, "report", "stats-usage", "-n", "workers", "-o", str(page))
+    assert code == 0, error
+    shown = page.read_text()
+    assert "chosen by regarding.kind=QueueWorker,regarding.name=stats-usage" in shown
+    assert V2.name in shown
+
+    refused = Server(refusal=(403, "queueworkers is forbidden"), refuses_reading=True)
+    code, _, error = await ask(refused, tmp_path, "report", "stats-usage", "-n", "workers")
+    assert code == 2
+    assert "right to get queueworkers.queueworker.dev in namespace workers" in error
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize(

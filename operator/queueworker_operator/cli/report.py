@@ -16,7 +16,7 @@ from queueworker_operator.apiserver import ApiError, ApiServer, UnavailableError
 from queueworker_operator.cli.page import Event, page
 from queueworker_operator.cli.place import UNREACHABLE, Place, place_options, run
 from queueworker_operator.cli.seen import NotSeenError, Seen, in_cluster, local_state, of_state
-from queueworker_operator.cli.spec_in_cluster import SpecInCluster
+from queueworker_operator.cli.spec_in_cluster import ForbiddenError, SpecInCluster
 from queueworker_operator.run.local_file import BadFileError, parse_text, read_text
 
 _Read = tuple[Seen, Mapping[str, Any], list[Event] | str]
@@ -46,7 +46,11 @@ def report(name: str, output: Path, **place: Any) -> None:
     async def there(api: ApiServer, namespace: str) -> _Read:
         return await _from_cluster(api, namespace, name)
 
-    seen, spec, told = run(Place(**place), beside, there)
+    try:
+        seen, spec, told = run(Place(**place), beside, there)
+    except ForbiddenError as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(UNREACHABLE) from None
     text = page(seen, spec, told, datetime.now(UTC))
     if str(output) == "-":
         click.echo(text, nl=False)
