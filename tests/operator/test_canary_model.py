@@ -159,7 +159,8 @@ class Checked(Explored[World]):
             for name, g in zip(NAMES, world.groups, strict=True)
         )
         status = world.status
-        if status.judged and self.rules.gates == "Pause":
+        answered = not world.request or status.handled
+        if status.judged and self.rules.gates == "Pause" and answered:
             world = world._replace(request="Retry", status=status._replace(handled=False))
         waited = Verdict.PASSED.value if status.analysis == "measured" else OVER if status.step else ""
         world = world._replace(seen=True, waited=waited, groups=groups)
