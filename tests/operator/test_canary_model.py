@@ -90,9 +90,9 @@ class Checked(Explored[World]):
                     proven = proven or (self.rules.nats and world.fences[index])  # nothing to recover from
                     self.promise(bool(others or proven), world, "S1: the last capable consumer is retired")
                 case ("scale", 2, int(number)) if number > 1 and world.groups[2].desired < number:
-                    self.promise(
-                        all_proven and world.seen, world, "S2: it takes over before the steps are done"
-                    )
+                    # Once that is written down, workers may come while the broker is away, as in any change.
+                    done = world.status.promoted or (all_proven and world.seen)
+                    self.promise(done, world, "S2: it takes over before the steps are done")
                 case ("status", Status(stable="t"), _) if world.status.stable != "t":
                     self.promoted = True
                     self.promise(world.seen, world, "S2: promoted without a broker")
@@ -116,6 +116,8 @@ class Checked(Explored[World]):
     def check_steps(self, world: World, status: Status) -> None:
         """A step that waits or measures is over only when that is proven."""
         was = world.status
+        if status.promoted and not was.promoted:
+            self.promise(world.seen, world, "S2: the steps are over, and nobody sees the broker")
         if world.target != "t" or status.steps != was.steps or status.aborted:
             return
         if self.rules.nats and world.groups[0].exists and status.step > was.step > 0:

@@ -350,7 +350,10 @@ def _canary(seen: _Seen) -> Change:
         return _kept(replace(seen, heard=heard), aborted(seen.wanted.name, seen.gates))
     if at.place.done:
         heard = replace(heard, promoted=seen.wanted.name)
-        return _rolled(replace(seen, heard=heard, place=at.place))
+        change = _rolled(replace(seen, heard=heard, place=at.place))
+        # Written down before anything is done: whoever dies in between would see a stable revision that has
+        # too few workers for the last step, and give them back first.
+        return replace(change, decision=replace(change.decision, actions=(), left=seen.situation.revisions))
     decision, arm = beside_the_stable(seen.situation, canary, at, seen.now)
     return seen.change(
         seen.wanted.name,
