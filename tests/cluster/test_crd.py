@@ -4,7 +4,6 @@ with the message that tells what to do."""
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,7 @@ def test_change(server: Kubectl, change: Change) -> None:
 
 @pytest.mark.parametrize(("path", "resource"), MALFORMED, ids=[path for path, _ in MALFORMED])
 def test_malformed(server: Kubectl, path: str, resource: dict[str, Any]) -> None:
-    # The server writes steps[1] where this package writes steps.1.
-    refusal = re.sub(r"\[(\d+)\]", r".\1", apply(server, resource, "--dry-run=server"))
-    assert path in refusal
+    assert path in apply(server, resource, "--dry-run=server")
 
 
 def test_a_misspelt_field_is_refused(server: Kubectl) -> None:
