@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from e2e.cluster import Cluster
 from e2e.fixtures import wait_until
+from queueworker_operator.act.audits import audit_body
 from queueworker_operator.act.children import render
 from queueworker_operator.act.executor import Executor, SupersededError
 from queueworker_operator.api.parse import parse
 from queueworker_operator.apiserver import ApiServer, ConflictError, connect, queueworkers
+from queueworker_operator.observe.audits import JobAudits
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look
 from queueworker_operator.observe.queues import QueueReadings
@@ -47,9 +50,11 @@ async def _old_operator(api: ApiServer, namespace: str) -> Executor:
         BrokerChecks(_now),
         QueueReadings(_now),
         WorkerSamples(_now),
+        JobAudits(_now),
         resource,
         None,
         lambda owner, revision, replicas: render(owner, revision, replicas, lease.epoch),
+        partial(audit_body, resource.metadata, resource.spec),
         _now,
     )
     return Executor(api, lease, _now, "old", body, resource, seen)

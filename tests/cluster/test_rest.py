@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from e2e.cluster import Cluster
 from e2e.fixtures import wait_until
+from queueworker_operator.act.audits import audit_body
 from queueworker_operator.act.children import render
 from queueworker_operator.apiserver import ApiServer, connect, queueworkers
+from queueworker_operator.observe.audits import JobAudits
 from queueworker_operator.observe.checks import BrokerChecks
 from queueworker_operator.observe.cluster import look, look_at_shelf
 from queueworker_operator.observe.queues import QueueReadings
@@ -40,7 +43,8 @@ async def test_the_list_says_what_a_look_says(
     await asyncio.to_thread(story.given_ready, queueworker(story.given_broker(), replicas=1))
     # Whoever observes is alone, so that nothing moves between the two.
     operator_process.stop()
-    checks, queues, samples = BrokerChecks(_now), QueueReadings(_now), WorkerSamples(_now)
+    checks, queues = BrokerChecks(_now), QueueReadings(_now)
+    samples, audits = WorkerSamples(_now), JobAudits(_now)
     shelf = Shelf(api, (story.kubectl.namespace,), _now)
     assert len(await shelf.fill()) == 1
     found = shelf.find(story.kubectl.namespace, NAME)
@@ -51,11 +55,21 @@ async def test_the_list_says_what_a_look_says(
     assert resource.metadata.uid == (await api.get(queueworkers(*_key(story))))["metadata"]["uid"]
     listed = await look_at_shelf(api, checks, queues, resource, shelved, observed_at, _now)
     looked = await look(
-        api, checks, queues, samples, resource, None, lambda *arguments: render(*arguments, epoch=1), _now
+        api,
+        checks,
+        queues,
+        samples,
+        audits,
+        resource,
+        None,
+        lambda *arguments: render(*arguments, epoch=1),
+        partial(audit_body, resource.metadata, resource.spec),
+        _now,
     )
     await checks.close()
     await queues.close()
     await samples.close()
+    await audits.close()
     assert listed is not None
     assert isinstance(listed.facts.workers, Workers)
     assert isinstance(looked.facts.workers, Workers)
