@@ -69,7 +69,13 @@ e2e: ## the tests on a real cluster (kind), and the broker suite on newer server
 	@scripts/environment.sh dev
 	@$(BIN)/python -m e2e prepare
 	@$(BIN)/python -m e2e servers test
-	@$(BIN)/python -m pytest tests/cluster
+	@$(BIN)/python -m pytest tests/cluster -m "not soak"
+
+.PHONY: soak-kind
+soak-kind: ## an operator that is killed at every write of its own, on a real cluster (kind): SOAKTIME
+	@scripts/environment.sh dev
+	@$(BIN)/python -m e2e prepare
+	@$(BIN)/python -m pytest tests/cluster -m soak -s
 
 bench: ## the figures of docs/performance.md beside the peers' (minutes); BROKER=nats ARGS="--only headline" for less
 	@scripts/environment.sh bench

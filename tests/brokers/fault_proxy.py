@@ -57,6 +57,7 @@ class FaultProxy:
     log: list[Seen] = field(default_factory=list)
     event: asyncio.Event = field(default_factory=asyncio.Event)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    host_of_server: str = "127.0.0.1"
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
 
@@ -84,7 +85,7 @@ class FaultProxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.port_of_server)
+            up_reader, up_writer = await asyncio.open_connection(self.host_of_server, self.port_of_server)
             try:
                 await self._pass_on(reader, writer, up_reader, up_writer)
             finally:

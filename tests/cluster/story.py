@@ -147,10 +147,10 @@ class Story:
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
         )
 
-    def given_ready(self, resource: Body) -> str:
+    def given_ready(self, resource: Body, seconds: float = LONG) -> str:
         """Applied and serving; gives the name of its stable revision."""
         self.apply(resource)
-        return self.then_serves(resource)
+        return self.then_serves(resource, seconds)
 
     # When
 

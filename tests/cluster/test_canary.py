@@ -52,7 +52,12 @@ def numbers(story: Story) -> dict[str, int]:
     return {f"{row['role']} p{row['prefetch']}": wanted[row["deployment"]] for row in rows}
 
 
-def test_the_arms_one_after_the_other_and_then_the_promotion(installed: Installed, story: Story) -> None:
+@pytest.mark.parametrize(
+    "killed", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["seen through", "killed"]
+)
+def test_the_arms_one_after_the_other_and_then_the_promotion(
+    installed: Installed, story: Story, killed: bool
+) -> None:
     steps = (arm(4), PAUSE, arm(20), PAUSE)
     first = in_steps(story.given_broker(), *steps)
     stable = story.given_ready(first)
@@ -64,9 +69,15 @@ def test_the_arms_one_after_the_other_and_then_the_promotion(installed: Installe
         assert numbers(story) == {"Stable p20": 1, "Canary p4": 1}
         assert story.condition("Ready")["reason"] == "PauseStep"
         story.apply(asks(second, "1", "SkipStep"))
+        if killed:
+            wait_until(lambda: len(story.deployments()) == 3, "the second arm is beside the first", SOON)
+            installed.kill()
         then_at(story, "Paused", "5/5")
         assert numbers(story) == {"Stable p20": 1, "Canary p20": 1}
         story.apply(asks(second, "2", "Promote"))
+        if killed:
+            wait_until(lambda: story.stage() == "Promoting", "the promotion has begun", SOON)
+            installed.kill()
         new = story.then_serves(second)
 
     assert new != stable

@@ -19,7 +19,10 @@ def kept(story: Story) -> dict[str, Any]:
     return {item["metadata"]["name"]: item for item in items}
 
 
-def test_a_rollback_makes_a_kept_revision_again(installed: Installed, story: Story) -> None:
+@pytest.mark.parametrize(
+    "killed", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["seen through", "killed"]
+)
+def test_a_rollback_makes_a_kept_revision_again(installed: Installed, story: Story, killed: bool) -> None:
     one = queueworker(story.given_broker(), replicas=1, rollback={"quietSeconds": 3})
     first = story.given_ready(one)
     two = with_version(one, "v2")
@@ -31,6 +34,9 @@ def test_a_rollback_makes_a_kept_revision_again(installed: Installed, story: Sto
 
     two["spec"]["request"] = {"id": "1", "action": "Rollback", "revision": first}
     story.apply(two)
+    if killed:
+        wait_until(lambda: story.resource()["status"]["rollout"].get("leaving"), "the second is to go", SOON)
+        installed.kill()
     story.then_condition("Ready", "False", "RolledBack", LONG)
     assert story.resource()["status"]["stable"]["revision"] == first
     wait_until(lambda: len(story.deployments()) == 1, "the second has left", SOON)
