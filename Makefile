@@ -72,7 +72,7 @@ e2e: ## the tests on a real cluster (kind), and the broker suite on newer server
 	@$(BIN)/python -m pytest tests/cluster -m "not soak"
 
 .PHONY: soak-kind
-soak-kind: ## an operator that is killed at every write of its own, on a real cluster (kind): SOAKTIME
+soak-kind: ## an operator that is killed at every write of its own, on a real cluster (kind); three quarters of an hour
 	@scripts/environment.sh dev
 	@$(BIN)/python -m e2e prepare
 	@$(BIN)/python -m pytest tests/cluster -m soak -s
