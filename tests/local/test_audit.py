@@ -79,6 +79,11 @@ async def test_whoever_gives_no_answer_stops_the_change_until_one_does_even_acro
         assert "the store cannot be reached" in message
         assert up.condition("GatesPassed")["status"] == "Unknown"
 
+        up.write(audited("v2", "pipe"))
+        await up.until(
+            "that pipe is read by nobody", lambda: "left no answer" in up.condition("Ready")["message"]
+        )
+
         up.write(audited("v2", "waits"))
         await up.until("the next one", lambda: "waits for the Job" in up.condition("Ready")["message"])
         first, second = await _number(jobs, 2)

@@ -57,6 +57,11 @@ def test_a_state_directory_that_cannot_be_made_is_named_with_the_way_out(up: Up)
         ("---\n- just a list\n", ["document 1", "expected a mapping", "just a list"]),
         ("kind: Service\nmetadata: {name: s}\n", ["holds no QueueWorker"]),
         ("apiVersion: v2\nkind: QueueWorker\nmetadata: {name: a}\n", ["queueworker.dev/v1alpha1", "'v2'"]),
+        (
+            "apiVersion: queueworker.dev/v1alpha1\nkind: Queueworker\n",
+            ["document 1", "expected QueueWorker", "Queueworker"],
+        ),
+        ("kind: List\nitems: [{kind: QueueWorker}]\n", ["document 1: items", "a document of its own"]),
         ("kind: Secret\nmetadata: {name: s}\ndata: {url: '%%'}\n", ["Secret s", "data.url", "stringData"]),
     ],
 )

@@ -75,6 +75,8 @@ class Status(NamedTuple):
     promoted: bool = False
     aborted: bool = False
     handled: bool = False
+    #: Who is on the way out.
+    leaving: str = ""
     #: The analysis at that step: "", "begun", "measured" (since when the window counts), or a verdict; and
     #: how often nobody could look at its end.
     analysis: str = ""
@@ -343,7 +345,7 @@ def _resource(rules: Rules, asked: Asked, status: Status, waited: str) -> QueueW
             stage=status.stage,
             started_at=START,
             progressed_at=START,
-            leaving="somebody" if status.stage in WAY_OUT else None,
+            leaving=by_name[status.leaving].name if status.leaving else None,
         )
         if status.step:
             step = {"step": f"{status.step}/5", "attempt": 1, "steps_hash": _hashes(rules)[status.steps]}
@@ -453,6 +455,7 @@ def _short(status: QueueWorkerStatus, index: dict[str, int]) -> Status:
         promoted=status.promoted is not None,
         aborted=status.aborted is not None,
         handled=status.handled_request is not None,
+        leaving=NAMES[index[rollout.leaving]] if rollout.leaving and rollout.stage in WAY_OUT else "",
         analysis=str(phase),
         errors=analysis.errors if analysis is not None and phase == "measured" else 0,
     )

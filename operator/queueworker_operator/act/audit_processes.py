@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -141,10 +141,7 @@ class LocalAudits:
             output.cancel()
         if late:
             return AuditBroken(name, f"did not end within timeoutSeconds, {seconds} s, and was killed")
-        raw = b""
-        with suppress(FileNotFoundError):
-            with result.open("rb") as file:
-                raw = file.read(LONGEST_ANSWER)
+        raw = _answer(result)
         if process.returncode:
             said = raw or (output.result().encode() if done else b"")
             last = f" It said: {shown(said)}." if said.strip() else ""
@@ -153,3 +150,13 @@ class LocalAudits:
             return AuditAnswered(name, read_totals(raw))
         except BadAnswerError as error:
             return AuditBroken(name, f"ended, but {error}")
+
+
+def _answer(result: Path) -> bytes:
+    """What was written there; nothing of what is no file, such as a pipe, which would be waited for."""
+    try:
+        handle = os.open(result, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(handle, "rb") as file:
+        return file.read(LONGEST_ANSWER) if stat.S_ISREG(os.fstat(handle).st_mode) else b""

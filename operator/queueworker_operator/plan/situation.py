@@ -199,7 +199,18 @@ class Situation:
             mark=self.mark,
             quiet=self.quiet,
             before=rollout.stage if rollout else None,
+            vanished=self._vanished,
         )
+
+    @property
+    def _vanished(self) -> str | None:
+        """What was on its way out and is there no longer, killed or deleted: what it held is still to be
+        proven."""
+        rollout = self.previous.rollout
+        if rollout is None or rollout.target != self.target.name or rollout.stage not in WAY_OUT:
+            return None
+        there = {self.target.name, *self.beside, *(r.name for r in self.revisions)}
+        return rollout.leaving if rollout.leaving not in there else None
 
     @property
     def _leaving(self) -> tuple[RevisionFacts, ...]:
@@ -218,7 +229,7 @@ class Situation:
     @property
     def goes_back(self) -> bool:
         """Back to what served before, to a Legacy revision, or to no worker at all."""
-        if self.target.protocol is Protocol.LEGACY and not self.is_back:
+        if (self.target.protocol is Protocol.LEGACY and not self.is_back) or self._vanished:
             return True
         returns = self.is_back or self.back or self.previous.previous == self.target.name or self._went_back
         return bool(self._leaving) and (

@@ -220,7 +220,8 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
             "True",
             ConditionReason.DRAIN_OVERDUE,
             f"{view.stage} has not ended within {seconds} s. {_waits(view)} Look at who holds the work "
-            f"(`queueworker inspect`); nothing is retired before, and it is still waited for."
+            "(`queueworker inspect`), and end the pod or process of a worker whose handlers never end; "
+            "nothing is retired before, and it is still waited for."
             f"{orphan if view.deleting else ''}",
         )
     if view.deleting:

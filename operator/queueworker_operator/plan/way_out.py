@@ -48,6 +48,13 @@ class Departure:
     before: Stage | None
     #: Why it leaves, where it does not leave for a target.
     why: str = "no worker is wanted"
+    #: A revision that was leaving and is gone before its time.
+    vanished: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of everything of which nothing is to stay."""
+        return (*(r.name for r in self.leaving), *((self.vanished,) if self.vanished else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class WayOut:
 def way_out(departure: Departure, queue: QueueFacts | Unknown, now: datetime) -> WayOut:
     """The next step. Total: whatever was or was not seen, there is an answer."""
     newest = max(departure.leaving, key=lambda r: (r.created, r.name), default=None)
-    name = newest.name if newest else None
+    name = newest.name if newest else departure.vanished
     if isinstance(queue, Unknown):
         shown = departure.before if departure.before in WAY_OUT else Stage.STOP_RECEIVING
         assert shown is not None
@@ -85,7 +92,7 @@ def way_out(departure: Departure, queue: QueueFacts | Unknown, now: datetime) ->
 
 
 def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: datetime) -> WayOut:
-    names = frozenset(r.name for r in departure.leaving)
+    names = frozenset(departure.names)
     theirs = sum(map(queue.outstanding, names))
     # What others own in the meantime is no reason to wait, so whose it is has to be said.
     evidence = (
@@ -98,7 +105,7 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
     def at(stage: Stage, guard: Guard, *actions: Action, registry: Guard | None = None) -> WayOut:
         return WayOut(stage, guard, registry, actions, name, evidence, applicable=needs_proof)
 
-    unfenced = [r.name for r in departure.leaving if not queue.is_fenced(r.name)]
+    unfenced = [one for one in departure.names if not queue.is_fenced(one)]
     if unfenced:
         if not isinstance(departure.receiver, Pass):
             return at(Stage.STOP_RECEIVING, departure.receiver)

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from queueworker_operator.api.names import KIND
+from queueworker_operator.api.names import GROUP, KIND
 from queueworker_operator.api.parse import NotAQueueWorkerError, parse
 from queueworker_operator.api.types import InvalidQueueWorker, Problem, QueueWorker
 
@@ -99,11 +99,24 @@ def parse_text(path: Path, text: str) -> LocalFile:
                     "of the file: give each QueueWorker a name of its own"
                 )
             resources[name] = document
+        elif str(body.get("apiVersion")).startswith(f"{GROUP}/"):
+            # Left out, it would look as if its QueueWorker had been deleted.
+            raise BadFileError(f"{where}: kind: expected {KIND}, read {kind!r:.60}")
+        elif _holds_ours(body):
+            raise BadFileError(
+                f"{where}: items: this {kind} holds a {KIND}: write each as a document of its own, with --- "
+                "between them"
+            )
         else:
             metadata = body.get("metadata")
             label = metadata.get("name", "") if isinstance(metadata, dict) else ""
             left_out.append(f"document {number} ({kind} {label})")
     return LocalFile(resources, secrets, tuple(left_out))
+
+
+def _holds_ours(body: Mapping[str, Any]) -> bool:
+    items = body.get("items")
+    return isinstance(items, list) and any(isinstance(one, dict) and one.get("kind") == KIND for one in items)
 
 
 def _queueworker(where: str, body: dict[str, Any]) -> Document:
