@@ -152,6 +152,14 @@ class CallProxy:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(30)
 
+    def open_watches(self) -> int:
+        """How many streams there are now."""
+
+        async def count() -> int:
+            return sum(request.transport is not None for request in self._streams)
+
+        return asyncio.run_coroutine_threadsafe(count(), self._loop).result(30)
+
     def cut_watches(self) -> int:
         """Break every stream; gives how many there were."""
 

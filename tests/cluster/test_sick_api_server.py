@@ -124,7 +124,8 @@ def test_versions_that_are_gone_for_watches_and_pages(ward: Ward) -> None:
     try:
         with ward.sick(rule):
             ward.changes()
-            wait_until(lambda: ward.proxy.cut_watches() == 3, "every stream breaks", SOON)
+            wait_until(lambda: ward.proxy.open_watches() == 3, "every stream is open", SOON)
+            ward.proxy.cut_watches()
             ward.then_ends_well()
             wait_until(lambda: gone == {"watch": 3, "page": 3}, "each was told so", SOON)
     finally:
