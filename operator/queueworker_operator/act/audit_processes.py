@@ -14,15 +14,9 @@ from pathlib import Path
 from queueworker_operator.act.launch import Launch, Place, Secrets, TemplateRefusedError, audit_launch_of
 from queueworker_operator.act.output import copy_output
 from queueworker_operator.act.processes import Host, end_with_parent, exit_text, kill_group
-from queueworker_operator.api.audits import (
-    LONGEST_ANSWER,
-    RESULT_VARIABLE,
-    BadAnswerError,
-    read_totals,
-    shown,
-)
+from queueworker_operator.api.audits import LONGEST_ANSWER, RESULT_VARIABLE
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
-from queueworker_operator.observe.audits import audited_gate, under_way
+from queueworker_operator.observe.audits import audited_gate, ended_fact, under_way
 from queueworker_operator.observe.queries import QueryAudits
 from queueworker_operator.plan.actions import StartAudit
 from queueworker_operator.plan.audit import (
@@ -144,12 +138,8 @@ class LocalAudits:
         raw = _answer(result)
         if process.returncode:
             said = raw or (output.result().encode() if done else b"")
-            last = f" It said: {shown(said)}." if said.strip() else ""
-            return AuditBroken(name, f"ended with {exit_text(process.returncode)}.{last}")
-        try:
-            return AuditAnswered(name, read_totals(raw))
-        except BadAnswerError as error:
-            return AuditBroken(name, f"ended, but {error}")
+            return ended_fact(name, said, exit_text(process.returncode))
+        return ended_fact(name, raw)
 
 
 def _answer(result: Path) -> bytes:

@@ -96,7 +96,7 @@ _FORCE = click.option("--force", is_flag=True, help="Put it in the place of one 
 @_FORCE
 def promote(name: str, **given: Any) -> None:
     """End all steps of the change: the new revision takes over. Begins a change of the strategy Manual."""
-    _ask(Wish(Verb.PROMOTE, _id(Verb.PROMOTE)), name, given)
+    _ask(_request(Verb.PROMOTE), name, given)
 
 
 @_command
@@ -104,7 +104,7 @@ def promote(name: str, **given: Any) -> None:
 @_FORCE
 def skip(name: str, **given: Any) -> None:
     """End the pause or the analysis that the canary is at."""
-    _ask(Wish(Verb.SKIP, _id(Verb.SKIP)), name, given)
+    _ask(_request(Verb.SKIP), name, given)
 
 
 @_command
@@ -112,7 +112,7 @@ def skip(name: str, **given: Any) -> None:
 @_FORCE
 def abort(name: str, **given: Any) -> None:
     """Take the change back to the stable revision by the guarded way."""
-    _ask(Wish(Verb.ABORT, _id(Verb.ABORT)), name, given)
+    _ask(_request(Verb.ABORT), name, given)
 
 
 @_command
@@ -120,7 +120,7 @@ def abort(name: str, **given: Any) -> None:
 @_FORCE
 def retry(name: str, **given: Any) -> None:
     """Bring out after all what was aborted or rolled back, or measure again what did not pass."""
-    _ask(Wish(Verb.RETRY, _id(Verb.RETRY)), name, given)
+    _ask(_request(Verb.RETRY), name, given)
 
 
 @_command
@@ -132,7 +132,7 @@ def rollback(name: str, to: str, **given: Any) -> None:
     served before, or to a kept one."""
     if len(to) > 63:
         raise click.UsageError("--to: the name of a revision has 63 characters at most")
-    _ask(Wish(Verb.ROLLBACK, _id(Verb.ROLLBACK), to=to), name, given)
+    _ask(_request(Verb.ROLLBACK, to), name, given)
 
 
 @_command
@@ -170,9 +170,9 @@ def release(name: str, **given: Any) -> None:
 VERBS = (promote, skip, abort, retry, rollback, pause, resume, hold, release)
 
 
-def _id(verb: Verb) -> str:
-    """A fresh id, which says what was asked and when."""
-    return f"{verb}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+def _request(verb: Verb, to: str = "") -> Wish:
+    """With a fresh id, which says what was asked and when."""
+    return Wish(verb, f"{verb}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", to=to)
 
 
 def _ask(wish: Wish, name: str, given: dict[str, Any]) -> None:

@@ -134,13 +134,20 @@ def job_fact(body: Body, of_it: Sequence[Body]) -> AuditFact:
     said = str(last.get("message") or "").encode()
     failed = _conditions(body).get("Failed")
     if failed is not None and last.get("exitCode"):
-        told = f" It said: {shown(said)}." if said.strip() else ""
-        return AuditBroken(name, f"ended with exit code {last['exitCode']}.{told}")
+        return ended_fact(name, said, f"exit code {last['exitCode']}")
     if failed is not None:
         why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ")
         return AuditBroken(name, f"failed ({why.rstrip('.')})")
     if not ended:
         return AuditBroken(name, "is complete, and its pod is gone with the answer")
+    return ended_fact(name, said)
+
+
+def ended_fact(name: str, said: bytes, failure: str = "") -> AuditFact:
+    """Of one that has ended: its answer, or why that is none. `failure` is how it ended, where not well."""
+    if failure:
+        told = f" It said: {shown(said)}." if said.strip() else ""
+        return AuditBroken(name, f"ended with {failure}.{told}")
     try:
         return AuditAnswered(name, read_totals(said))
     except BadAnswerError as error:
