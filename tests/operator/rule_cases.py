@@ -15,7 +15,8 @@ SENTINEL = {"url": "rediss+sentinel://a:26379,b:26379/main", "topology": "Sentin
 SCALE = {"setCanaryScale": {"replicas": 1}}
 MEASURE = {"analysis": {"durationSeconds": 60}}
 AUDITED = {"type": "UsageAccounting", "job": {"template": template("demo:audit")}}
-ASKED = {"type": "UsageAccounting", "prometheus": {"url": "http://prometheus:9090", "query": "usage_lost"}}
+PROMETHEUS = {"url": "http://prometheus:9090", "query": "usage_lost"}
+ASKED = {"type": "UsageAccounting", "prometheus": PROMETHEUS}
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ def tagged(namespace: str) -> dict[str, Any]:
 def in_steps(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A canary whose first step is as it should be."""
     return body(spec__rollout={"strategy": "Canary", "steps": [SCALE, *steps]}, **more)
+
+
+def asked(url: str) -> dict[str, Any]:
+    """A canary for which a Prometheus is asked there."""
+    return gated(ASKED | {"prometheus": PROMETHEUS | {"url": url}})
 
 
 def gated(*gates: dict[str, Any]) -> dict[str, Any]:
@@ -150,6 +156,29 @@ CASES = (
     Case("gate-audit", gated(AUDITED), gated(AUDITED | {"waiver": "counted by somebody else"}), 0),
     Case("gate-audit", gated(ASKED), gated(ASKED | {"type": "QueueProgress"}), 0),
     Case("gate-audit", gated(ASKED), gated(ASKED | AUDITED), 0),
+    Case(
+        "gate-waiver",
+        gated({"type": "Latency", "waiver": "no handler"}),
+        gated({"type": "Latency", "waiver": " " * 12}),
+        0,
+    ),
+    Case(
+        "gate-waiver",
+        gated({"type": "Latency", "waiver": "why:\nbursts\n"}),
+        gated({"type": "Latency", "waiver": "  bursts\n   "}),
+        0,
+    ),
+    Case("prometheus-url", asked("https://a.example/prometheus/"), asked("http://me:secret@prometheus"), 0),
+    Case("prometheus-url", asked("http://[::1]:9090"), asked("prometheus:9090"), 0),
+    Case("prometheus-url", asked("http://p"), asked("http://p?tenant=a"), 0),
+    Case(
+        "prometheus-path",
+        asked("https://k/api/v1/namespaces/m/services/p:9090/proxy"),
+        asked("http://p:9090/api/v1"),
+        0,
+    ),
+    Case("prometheus-path", asked("http://p/api/v1x"), asked("http://p/prometheus/api/v1/query/"), 0),
+    Case("prometheus-path", asked("http://p/api"), asked("http://p/api/v1/"), 0),
     Case(
         "one-of-each-gate",
         gated({"type": "QueueProgress"}, {"type": "UsageAccounting"}),

@@ -40,8 +40,8 @@ from tests.operator.test_plan_analysis import MEASURE, Measured
 JOB = {"template": template("demo:audit"), "timeoutSeconds": 60}
 
 
-def totals(expected: int, lost: int = 0, duplicates: int = 0) -> Totals:
-    return Totals(expected=expected, counted=expected - lost, lost=lost, duplicates=duplicates)
+def totals(expected: int, lost: int = 0, duplicates: int = 0, more: int = 0) -> Totals:
+    return Totals(expected=expected, counted=expected - lost + more, lost=lost, duplicates=duplicates)
 
 
 def gate(**changes: Any) -> dict[str, Any]:
@@ -359,6 +359,10 @@ def books(at: float, canary: int = 0, stable: int = 0) -> BooksStatus:
         pytest.param(totals(1000, lost=1), Verdict.FAILED, id="one is lost"),
         pytest.param(totals(1000, duplicates=5), Verdict.PASSED, id="as many again as were taken over"),
         pytest.param(totals(1000, duplicates=6), Verdict.FAILED, id="one more again"),
+        pytest.param(totals(1000, more=5, duplicates=5), Verdict.PASSED, id="which it counts as well"),
+        pytest.param(totals(1000, more=1), Verdict.INCONCLUSIVE, id="one more than there should be"),
+        pytest.param(totals(1000, more=6, duplicates=5), Verdict.INCONCLUSIVE, id="and one more"),
+        pytest.param(totals(1000, lost=1, more=1), Verdict.FAILED, id="as many more as are lost"),
         pytest.param(totals(99), Verdict.INCONCLUSIVE, id="too few"),
         pytest.param(totals(0), Verdict.INCONCLUSIVE, id="it looked at nothing"),
         pytest.param(totals(99, lost=1), Verdict.FAILED, id="too few, and one of them is lost"),
@@ -406,6 +410,7 @@ def test_only_the_answer_of_the_right_one_passes(way: str, fact: AuditFact, due:
         if isinstance(fact, AuditAnswered):
             assert fact.totals.lost == 0
             assert fact.totals.duplicates <= 2
+            assert fact.totals.counted <= fact.totals.expected + fact.totals.duplicates
         else:
             assert fact.lost <= 0
     if isinstance(found, Asked):

@@ -257,6 +257,18 @@ def test_what_is_not_one_piece_is_inconclusive(type_: GateType) -> None:
     assert found(type_, replace(good, start=books(stable=done(4000), at=5))) is UNSURE
 
 
+def test_the_accounts_that_are_told_add_up() -> None:
+    began = Counts(claimed=40, committed=30, unbooked=3)
+    end = Counts(claimed=1040, committed=1000, rejected=5, released=10, taken_over=4, unbooked=3)
+    measured = window(end, done(3000), began=books(began), start=books(began, at=5))
+    told = judge(Gate(type=USAGE), measured).message
+    assert told.startswith(
+        "1000 claimed and 7 owned before: 970 committed, 5 rejected, 10 released, 4 taken over, "
+        "18 still owned"
+    )
+    assert 1000 + 7 == 970 + 5 + 10 + 4 + 18
+
+
 @pytest.mark.parametrize("type_", GateType)
 def test_what_is_waived_is_not_asked(type_: GateType) -> None:
     nothing = window(NOTHING, NOTHING, kept=False)

@@ -10,8 +10,9 @@ import pytest
 from queueworker_operator.api.parse import NotAQueueWorkerError, parse, parse_change
 from queueworker_operator.api.rules import RULES, TRANSITIONS
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker, QueueWorkerStatus
+from queueworker_operator.run.local_file import with_values
 from tests.operator.resources import body, worker
-from tests.operator.rule_cases import CASES, CHANGES, MALFORMED, Case, Change, gated, in_steps
+from tests.operator.rule_cases import CASES, CHANGES, MALFORMED, Case, Change, asked, gated, in_steps
 
 BY_ID = {rule.id: rule for rule in RULES}
 TRANSITION_BY_ID = {rule.id: rule for rule in TRANSITIONS}
@@ -42,6 +43,18 @@ def test_rule(case: Case) -> None:
     rule = BY_ID[case.rule]
     entry = "" if case.entry is None else f"[{case.entry}]"
     assert [(p.path, p.message) for p in refused.problems] == [(rule.blames + entry, rule.message)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:secret@prometheus:9090", "me:secret@prometheus", "http://me:secret@p/api/v1", "secret" * 400],
+)
+def test_no_refusal_of_a_prometheus_shows_its_password(url: str) -> None:
+    refused = parse(asked(url))
+    assert isinstance(refused, InvalidQueueWorker)
+    shown = with_values(refused, asked(url))
+    assert shown.problems
+    assert "secret" not in "; ".join(map(str, shown.problems))
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.rule)

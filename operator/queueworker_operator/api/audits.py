@@ -39,7 +39,7 @@ class AuditJob(Model):
 class AuditQuery(Model):
     """A Prometheus that knows how many messages are lost."""
 
-    url: Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^https?://[^?#@\s]+$")] = Field(
+    url: Annotated[str, Field(min_length=1, max_length=2048)] = Field(
         description="Where it answers, without /api/v1, such as http://prometheus:9090."
     )
     query: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
@@ -66,6 +66,11 @@ class Totals(Tolerant):
     lost: _Count
     #: How many are in it once more than they should be.
     duplicates: _Count
+
+    @property
+    def surplus(self) -> int:
+        """What is counted beyond what is expected and what duplicates explain: something else."""
+        return max(0, self.counted + self.lost - self.expected - self.duplicates)
 
 
 class BadAnswerError(ValueError):

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from queueworker_operator.api.fields import with_tables
 from queueworker_operator.api.names import API_VERSION, GROUP, KIND, PLURAL
-from queueworker_operator.api.rules import RULES, TRANSITIONS, Rule, Transition
+from queueworker_operator.api.rule import Rule, Transition
+from queueworker_operator.api.rules import RULES, TRANSITIONS
 from queueworker_operator.api.types import QueueWorkerSpec, QueueWorkerStatus
 
 CRD_FILE = Path("crds/queueworkers.yaml")

@@ -14,6 +14,10 @@ Entries = Callable[[QueueWorkerSpec], list[int]]
 
 #: What the name of a revision has behind that of its version.
 _PREFETCH = re.compile(r".*-p[0-9]+")
+#: What a waiver has at least, besides blanks around it.
+_SOME_WORDS = re.compile(r"\S.{8,}\S", re.DOTALL)
+_PLAIN_URL = re.compile(r"https?://[^?#@\s]+")
+_API_PATH = re.compile(r"/api/v1(/query[a-z_]*)?/*$")
 _UPPER = (GateType.CPU_EFFICIENCY, GateType.LATENCY)
 
 
@@ -45,6 +49,23 @@ def gates_with_other_audits(spec: QueueWorkerSpec) -> list[int]:
 def gates_named_before(spec: QueueWorkerSpec) -> list[int]:
     types = [gate.type for gate in spec.gates]
     return _where(type_ in types[:index] for index, type_ in enumerate(types))
+
+
+def gates_waived_without_a_word(spec: QueueWorkerSpec) -> list[int]:
+    return _where(gate.waiver is not None and not _SOME_WORDS.search(gate.waiver) for gate in spec.gates)
+
+
+def prometheus_by_no_plain_url(spec: QueueWorkerSpec) -> list[int]:
+    return _where(
+        gate.prometheus is not None and not _PLAIN_URL.fullmatch(gate.prometheus.url) for gate in spec.gates
+    )
+
+
+def prometheus_by_another_path(spec: QueueWorkerSpec) -> list[int]:
+    return _where(
+        gate.prometheus is not None and _API_PATH.search(gate.prometheus.url) is not None
+        for gate in spec.gates
+    )
 
 
 def revisions_among_versions(spec: QueueWorkerSpec) -> list[int]:

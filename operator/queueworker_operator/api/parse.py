@@ -104,6 +104,15 @@ _TYPES = {
 }
 
 
+#: Fields whose value may be a secret, also where it was meant to name one.
+_SECRETS = ("url", "secretRef", "credentials", "tls")
+
+
+def may_be_secret(path: str) -> bool:
+    """Whether the value that was read there is not to be shown."""
+    return any(part in _SECRETS for part in path.split("."))
+
+
 def _path(root: str, parts: Sequence[object]) -> str:
     """Such as `spec.rollout.steps[3].pause`."""
     return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
@@ -121,4 +130,5 @@ def _problem(entry: Any, root: str) -> Problem:
         case type_:
             known = _TYPES.get(type_)
             text = known.format(**entry.get("ctx", {})) if known else entry["msg"]
-            return Problem(path, f"{text} (read {entry['input']!r:.80})")
+            read = "" if may_be_secret(path) else f" (read {entry['input']!r:.80})"
+            return Problem(path, f"{text}{read}")

@@ -6,22 +6,18 @@ CEL messages are static: building one with string() costs more than the API serv
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from queueworker_operator.api.entries import (
-    Entries,
     below_coroutines,
-    gates_named_before,
-    gates_with_other_audits,
-    gates_with_other_limits,
     none_of,
     revisions_among_versions,
     without_one_scale,
     without_one_verb,
 )
+from queueworker_operator.api.gate_rules import GATE_RULES
 from queueworker_operator.api.request import RequestAction
 from queueworker_operator.api.rollout import Strategy
+from queueworker_operator.api.rule import Rule, Transition
 from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
 
 #: 32 and `-77ab01c3` and `-p1000` make 47: room for the 10 and 5 characters that a ReplicaSet and a pod add.
@@ -30,40 +26,6 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SENTINEL_URL = re.compile(r"rediss?[+]sentinel://")
 _NATS_URL = re.compile(r"(nats|tls)://[^?]*")
 _ONE_HASH_TAG = re.compile(r"[^{}]*\{[^{}]+\}[^{}]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule about one object. `holds` sees the resource's name and its parsed spec."""
-
-    id: str
-    #: Where in the schema the CEL rule is evaluated; empty is the root.
-    at: str
-    cel: str
-    message: str
-    #: The field that is to blame, as a path from the root.
-    blames: str
-    holds: Callable[[str, QueueWorkerSpec], bool]
-    #: Of a rule about each entry of a list, which is to blame: those that break it.
-    entries: Entries | None = None
-
-    def broken_at(self, name: str, spec: QueueWorkerSpec) -> list[str]:
-        """The fields that are to blame; none where the rule is kept."""
-        if self.entries is not None:
-            return [f"{self.blames}[{index}]" for index in self.entries(spec)]
-        return [] if self.holds(name, spec) else [self.blames]
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One rule about a change. `holds` sees the old and the new spec."""
-
-    id: str
-    at: str
-    cel: str
-    message: str
-    blames: str
-    holds: Callable[[QueueWorkerSpec, QueueWorkerSpec], bool]
 
 
 def _one_source(name: str, spec: QueueWorkerSpec) -> bool:
@@ -307,37 +269,7 @@ RULES: tuple[Rule, ...] = (
         none_of(without_one_scale),
         without_one_scale,
     ),
-    Rule(
-        "gate-fields",
-        "spec.rollout",
-        "!has(self.gates) || self.gates.all(g, (!has(g.minPercentOfStable) || "
-        "(g.type == 'QueueProgress' && !has(g.waiver))) && (!has(g.maxPercentOfStable) || "
-        "(g.type in ['CPUEfficiency', 'Latency'] && !has(g.waiver))))",
-        "minPercentOfStable is a limit of QueueProgress, maxPercentOfStable one of CPUEfficiency and "
-        "Latency, and a gate that is waived has none: remove it",
-        "spec.rollout.gates",
-        none_of(gates_with_other_limits),
-        gates_with_other_limits,
-    ),
-    Rule(
-        "gate-audit",
-        "spec.rollout",
-        "!has(self.gates) || self.gates.all(g, (!has(g.job) && !has(g.prometheus)) || "
-        "(g.type == 'UsageAccounting' && !has(g.waiver) && has(g.job) != has(g.prometheus)))",
-        "only UsageAccounting has a job or prometheus, one of them, and none where it is waived: remove it",
-        "spec.rollout.gates",
-        none_of(gates_with_other_audits),
-        gates_with_other_audits,
-    ),
-    Rule(
-        "one-of-each-gate",
-        "spec.rollout",
-        "!has(self.gates) || self.gates.all(g, self.gates.exists_one(h, h.type == g.type))",
-        "each gate has one entry: merge those of the same type",
-        "spec.rollout.gates",
-        none_of(gates_named_before),
-        gates_named_before,
-    ),
+    *GATE_RULES,
     Rule(
         "arm-prefetch",
         "spec",

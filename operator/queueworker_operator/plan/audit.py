@@ -155,6 +155,12 @@ def _judge(gate: Gate, audit: AuditStatus, totals: Totals, began: BooksStatus) -
     if totals.expected < gate.min_samples:
         text = f"{told}, and minSamples is {gate.min_samples}: measure for longer, or with more work."
         return Judged(Verdict.INCONCLUSIVE, text, totals.counted)
+    if totals.surplus:
+        text = (
+            f"{told}: {totals.surplus} more are in the store than expected, and no duplicates. They could "
+            "hide as many that are lost: let it count only what it expects."
+        )
+        return Judged(Verdict.INCONCLUSIVE, text, totals.counted)
     return Judged(Verdict.PASSED, told, totals.counted)
 
 

@@ -168,9 +168,11 @@ def _usage_accounting(gate: Gate, measured: Measured) -> Judged:
     canary = _between(measured.began.canary, measured.end.canary)
     stable = _between(measured.began.stable, measured.end.stable)
     samples = _settled(canary)
+    had, owned = _owned(measured.began.canary), _owned(measured.end.canary)
     told = (
-        f"{canary.claimed} claimed: {canary.committed} committed, {canary.rejected} rejected, "
-        f"{canary.released} released, {canary.taken_over} taken over"
+        f"{canary.claimed} claimed{f' and {had} owned before' if had else ''}: "
+        f"{canary.committed} committed, {canary.rejected} rejected, {canary.released} released, "
+        f"{canary.taken_over} taken over, {owned} still owned"
     )
     astray = measured.end.canary.unbooked - measured.began.canary.unbooked
     if astray:
@@ -313,6 +315,12 @@ def _between(was: Counts, is_: Counts) -> Counts:
         taken_over=is_.taken_over - was.taken_over,
         poisoned=is_.poisoned - was.poisoned,
     )
+
+
+def _owned(counts: Counts) -> int:
+    """What its workers held when that was read."""
+    ended = counts.committed + counts.rejected + counts.released + counts.taken_over
+    return counts.claimed - ended - counts.unbooked
 
 
 def _settled(counts: Counts) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from queueworker_operator.api.names import GROUP, KIND
-from queueworker_operator.api.parse import NotAQueueWorkerError, parse
+from queueworker_operator.api.parse import NotAQueueWorkerError, may_be_secret, parse
 from queueworker_operator.api.types import InvalidQueueWorker, Problem, QueueWorker
 
 
@@ -138,7 +138,7 @@ def with_values(invalid: InvalidQueueWorker, body: Mapping[str, Any]) -> Invalid
 
 
 def _with_value(problem: Problem, body: Mapping[str, Any]) -> Problem:
-    if "(read " in problem.message or problem.path.endswith(("url", "secretRef")):
+    if "(read " in problem.message or may_be_secret(problem.path):
         return problem
     value: Any = body
     for part in problem.path.split("."):
