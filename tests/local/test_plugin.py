@@ -156,6 +156,22 @@ async def test_why_without_a_name_needs_exactly_one(
     assert wanted in error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("get", "-A"), "--all-namespaces"),
+        (("why", "work", "-n", "default"), "--namespace"),
+        (("report", "work", "--context", "kind"), "--context"),
+        (("get", "--kubeconfig", "none"), "--kubeconfig"),
+    ],
+)
+async def test_what_is_about_a_cluster_is_refused_in_local_mode(
+    arguments: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    code, _, error = await plugin(*arguments, "--local", str(tmp_path))
+    assert (code, f"{named} is about a cluster" in error) == (2, True)
+
+
 async def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path) -> None:
     nowhere = tmp_path / "nothing.yaml"
     code, _, err = await plugin("get", "--kubeconfig", str(nowhere))

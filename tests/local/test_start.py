@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from queueworker_operator.cli.up import up as up_command
+from queueworker_operator.run.local_yaml import documents
 from tests.local.running import Jobs, Up, resource
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
@@ -63,6 +65,13 @@ def test_a_state_directory_that_cannot_be_made_is_named_with_the_way_out(up: Up)
         ),
         ("kind: List\nitems: [{kind: QueueWorker}]\n", ["document 1: items", "a document of its own"]),
         ("kind: Secret\nmetadata: {name: s}\ndata: {url: '%%'}\n", ["Secret s", "data.url", "stringData"]),
+        ("a: 1\nb:\n- c: {d: 1,\n  d: 2}\n", ["line 4, column 3", "'d' is there already, in line 3"]),
+        ('{"a": {\n "b": 1,\n "c": 2,\n "b": 1}}', ["line 4, column 2", "'b' is there already, in line 2"]),
+        ("a: 1\n---\na: &a [*a]\n", ["line 3, column 4", "alias"]),
+        ("".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9 if n else 1}]\n" for n in range(9)), ["stands for more"]),
+        ("a: 2026-13-45\n", ["month must be in 1..12", "put quotes around it"]),
+        ("a: " + "[" * 2000, ["cannot be read as YAML"]),
+        ("a: b\n" + "#" * (1 << 20), ["workers.yaml", "larger than 1 MiB"]),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -71,6 +80,19 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: list[str])
     refused = run_here(up)
     assert refused.exit_code == 2
     assert [word for word in words if word not in refused.output] == []
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    up = Up(tmp_path)
+    os.mkfifo(up.file)
+    refused = run_here(up)
+    assert (refused.exit_code, "no regular file" in refused.output) == (2, True)
+
+
+def test_merge_keys_give_what_is_not_there_already() -> None:
+    base = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: [*b, *a], y: 4}\nkind: Service\n"
+    (found,) = documents(base)
+    assert (found["b"], found["c"]) == ({"x": 3, "y": 2}, {"x": 3, "y": 4})
 
 
 @pytest.mark.parametrize(

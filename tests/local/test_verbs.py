@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.local.running import Jobs, Up, resource
+from tests.local.running import Jobs, Up, resource, until
 from tests.local.test_plugin import plugin
 
 STEPS = {"strategy": "Canary", "steps": [{"setCanaryScale": {"replicas": 1}}, {"pause": {}}]}
@@ -170,6 +170,9 @@ async def test_what_cannot_be_edited_or_answered_is_left_alone(up: Up, jobs: Job
     up.file.write_text("{")
     code, _, error = await ask(up, "pause")
     assert (code, "cannot be read as YAML" in error) == (2, True)
+    up.file.write_text(text + "#" * (1 << 20))
+    code, _, error = await ask(up, "pause")
+    assert (code, "larger than 1 MiB" in error) == (2, True)
     up.file.write_text(text)
     code, _, error = await ask(up, "pause")
     assert code == 2
@@ -183,7 +186,32 @@ async def test_what_cannot_be_edited_or_answered_is_left_alone(up: Up, jobs: Job
     assert up.file.read_text() == text
 
 
-@pytest.mark.parametrize(("options", "wanted"), [((), "--reason"), (("--reason", ""), "1 to 256")])
-async def test_a_hold_says_why(options: tuple[str, ...], wanted: str, tmp_path: Path) -> None:
+async def test_a_wait_ends_when_its_up_dies(up: Up, jobs: Jobs) -> None:
+    write(up, "v1")
+    await up.start()
+    await up.ready()
+    up.signal(signal.SIGSTOP)  # it reads nothing of what is written from now on
+    asked = asyncio.create_task(ask(up, "pause", "--wait"))
+    await until("the edit", lambda: spec(up).get("paused"))
+    up.signal(signal.SIGKILL)
+    code, told, error = await asked
+    assert code == 5, told + error
+    assert "wrote spec.paused: true" in told
+    assert f"Start it again: queueworker up -f {up.file}" in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ((), "--reason"),
+        (("--reason", ""), "1 to 256"),
+        (("--reason", "\udcff"), "not UTF-8"),
+        (("--reason", "x", "--timeout", "nan"), "nan is not a number of seconds"),
+        (("--reason", "x", "--timeout", "inf"), "inf is not a number of seconds"),
+        (("--reason", "x", "--timeout", "-1"), "--timeout"),
+        (("--reason", "x", "-n", "default"), "--namespace is about a cluster"),
+    ],
+)
+async def test_what_means_nothing_is_refused(options: tuple[str, ...], wanted: str, tmp_path: Path) -> None:
     code, _, error = await plugin("hold", "work", "--local", str(tmp_path), *options)
     assert (code, wanted in error) == (2, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -91,14 +92,27 @@ def test_each_text_is_read_back_as_it_was_said(value: str) -> None:
     assert list(yaml.safe_load_all(text))[1]["spec"]["hold"] == {"reason": value}
 
 
+def test_each_text_is_read_back_from_json_as_it_was_said() -> None:
+    text = '{"kind": "QueueWorker", "metadata": {"name": "w"}, "spec": {"replicas": 1}}'
+    reason = '\U0001f319 \x7f\u2028\n"\u00e9'
+    for read in (json.loads, yaml.safe_load):
+        assert read(edited(text, "w", Edit("hold", {"reason": reason})))["spec"]["hold"]["reason"] == reason
+
+
 def spec_of(text: str) -> Any:
-    return yaml.safe_load(text)["spec"]
+    return (json.loads(text) if text.startswith("{") else yaml.safe_load(text))["spec"]
 
 
 @pytest.mark.parametrize(
     "text",
     [
         '{"kind": "QueueWorker", "metadata": {"name": "w"}, "spec": {"replicas": 1, "queue": {"name": "q"}}}',
+        '{"kind":"QueueWorker","metadata":{"name":"w"},"spec":{"replicas":1,"queue":{"name":"q"}}}',
+        'kind: QueueWorker\nmetadata: {name: w}\nspec: { "replicas": 1, "queue": {"name": "q"} }\n',
+        '{"kind": "QueueWorker", "metadata": {"name": "w"}, "spec": {\n  "replicas": 1,\n  "queue": {}\n}}\n',
+        '{"kind": "QueueWorker",\r\n\t"metadata": {"name": "w"},\r\n\t"spec": {\r\n\t\t"replicas": 1,\r\n'
+        '\t\t"queue": {"name": "q"}\r\n\t}\r\n}\r\n',
+        "kind: QueueWorker\nmetadata: {name: w}\nspec: { # mine\n  replicas: 1, queue: {name: q}\n}\n",
         "kind: QueueWorker\nmetadata: {name: w}\nspec: {replicas: 1, queue: {name: q}}\n",
         "kind: QueueWorker\nmetadata: {name: w}\nspec:\n  replicas: 1\n  queue: {name: q}",
         "kind: QueueWorker\r\nmetadata: {name: w}\r\nspec:\r\n  replicas: 1\r\n  queue: {name: q}\r\n",

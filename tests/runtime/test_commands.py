@@ -112,6 +112,22 @@ def test_a_url_that_cannot_be_used_is_bad_usage(command: tuple[str, ...], url: s
     assert "run the command again" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("verify-empty", "q", "--timeout", "nan"),
+        ("retry", "q", "--older-than", "nan"),
+        ("park", "q", "--older-than", "inf"),
+        ("inspect", "q", "--watch", "nan"),
+    ],
+)
+def test_what_is_no_number_of_seconds_ends_with_2(arguments: tuple[str, ...]) -> None:
+    # Nothing listens there: whoever asks ends with 3.
+    env = environment(f"redis://127.0.0.1:{free_port()}", "n")
+    done = queueworker(*arguments, env=env)
+    assert (done.returncode, "is not a number of seconds" in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("publish", "q", "{}"), ("inspect", "q")])
 def test_an_unreachable_broker_ends_with_3_and_one_line(arguments: tuple[str, ...]) -> None:
     port = free_port()

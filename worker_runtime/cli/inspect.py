@@ -12,7 +12,14 @@ import click
 
 from worker_runtime.app import App
 from worker_runtime.brokers.base import BrokerError, Retained, Timing
-from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE, broker_errors, read_settings, setting_options
+from worker_runtime.cli.options import (
+    BROKER_FIELDS,
+    PATIENCE,
+    Seconds,
+    broker_errors,
+    read_settings,
+    setting_options,
+)
 from worker_runtime.cli.reading import as_json as reading_as_json
 from worker_runtime.cli.reading import as_text
 from worker_runtime.cli.retained import read_retained, retained_as_json, retained_lines
@@ -47,7 +54,7 @@ class _MayBeLeftOut(click.ParamType):  # type: ignore[type-arg] # not generic in
 @click.option(
     "--watch",
     "period",
-    type=_MayBeLeftOut(click.FloatRange(min=0.05)),
+    type=_MayBeLeftOut(Seconds(min=0.05)),
     is_flag=False,
     flag_value=PERIOD,
     metavar="[SECONDS]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,16 @@ def setting_options(fields: Collection[str]) -> Callable[[Command], Command]:
         return command
 
     return decorate
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds. `inf` and `nan` are none, and `nan` passes every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 def in_utf8(_: click.Context, __: click.Parameter, text: str) -> str:

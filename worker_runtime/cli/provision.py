@@ -17,6 +17,7 @@ from worker_runtime.cli.options import (
     BROKER_FIELDS,
     PATIENCE,
     Failure,
+    Seconds,
     broker_errors,
     read_settings,
     setting_options,
@@ -31,7 +32,7 @@ _USUAL = Plan()
 @click.option("--storage", type=click.Choice(["file", "memory"]), default=_USUAL.storage, show_default=True)
 @click.option(
     "--ack-wait",
-    type=click.FloatRange(min=0.1, max=1e7),
+    type=Seconds(min=0.1, max=1e7),
     default=_USUAL.ack_wait,
     show_default=True,
     metavar="SECONDS",
@@ -39,7 +40,7 @@ _USUAL = Plan()
 )
 @click.option(
     "--max-age",
-    type=click.FloatRange(min=0, max=1e9),
+    type=Seconds(min=0, max=1e9),
     default=_USUAL.max_age,
     show_default=True,
     metavar="SECONDS",

@@ -11,10 +11,10 @@ import click
 
 from worker_runtime.brokers.base import Swept
 from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, Progress, maintenance_of
-from worker_runtime.cli.options import broker_errors, read_settings, setting_options
+from worker_runtime.cli.options import Seconds, broker_errors, read_settings, setting_options
 
 _COUNT = click.IntRange(min=1)
-_SECONDS = click.FloatRange(min=0, min_open=True)
+_SECONDS = Seconds(min=0, min_open=True)
 
 
 @click.command("retry")

@@ -13,7 +13,14 @@ from worker_runtime import exits
 from worker_runtime.app import App
 from worker_runtime.brokers.base import Timing
 from worker_runtime.brokers.emptiness import Emptiness, verify_empty
-from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE, broker_errors, read_settings, setting_options
+from worker_runtime.cli.options import (
+    BROKER_FIELDS,
+    PATIENCE,
+    Seconds,
+    broker_errors,
+    read_settings,
+    setting_options,
+)
 from worker_runtime.cli.reading import as_json as reading_as_json
 from worker_runtime.cli.reading import as_text
 
@@ -23,14 +30,14 @@ from worker_runtime.cli.reading import as_text
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict and the reading as JSON.")
 @click.option(
     "--quiet-seconds",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=0.0,
     show_default=True,
     help="How long it must stay empty and still; longer than the workers' blocking time.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     help="Seconds to wait at most for the quiet time. [default: 10 x quiet-seconds + 60]",
 )
 @setting_options(BROKER_FIELDS)

@@ -15,7 +15,7 @@ from queueworker_operator.run.local_file import BadFileError
 #: Seconds between two looks.
 PERIOD = 0.5
 #: What a verb ends with.
-AS_ASKED, TIMED_OUT, BLOCKED, NOTHING_WRITTEN, NOT_DONE = 0, 3, 4, 5, 6
+AS_ASKED, TIMED_OUT, BLOCKED, NOBODY_ACTS, NOT_DONE = 0, 3, 4, 5, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _judge(subject: Subject, wish: Wish) -> Outcome | str:
         return Outcome(NOT_DONE, "it is being deleted")
     found = verdict(seen)
     if seen.abandoned:
-        return Outcome(BLOCKED, found.message, found)
+        return Outcome(NOBODY_ACTS, f"{found.message} It reads then what was written.", found)
     if wish.request is not None:
         if status.handled_request != wish.id:
             if subject.request_id != wish.id:

@@ -30,13 +30,27 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the options say. `local` wins."""
+    """What the options say."""
 
     local: Path | None
     namespace: str | None
     context: str | None
     kubeconfig: str | None
     everywhere: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises click.UsageError for what would be ignored."""
+        given = {
+            "--namespace": self.namespace,
+            "--context": self.context,
+            "--kubeconfig": self.kubeconfig,
+            "--all-namespaces": self.everywhere,
+        }
+        of_clusters = [name for name, value in given.items() if value]
+        if self.local is not None and of_clusters:
+            raise click.UsageError(
+                f"{of_clusters[0]} is about a cluster, and --local about a file: leave out one of them"
+            )
 
     def environ(self) -> dict[str, str]:
         return {**os.environ, **({"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {})}

@@ -16,7 +16,7 @@ from queueworker_operator.cli.seen import NotSeenError, local_state, of_state
 from queueworker_operator.cli.spec_in_cluster import WrittenBetweenError
 from queueworker_operator.cli.spec_text import CannotEditError, by_hand, edited
 from queueworker_operator.cli.wishes import Edit, Subject
-from queueworker_operator.run.local_file import digest, parse_text, read_text
+from queueworker_operator.run.local_file import Document, digest, parse_text, read_raw, read_text
 
 
 class SpecInFile:
@@ -24,6 +24,8 @@ class SpecInFile:
 
     def __init__(self, place: Path, name: str) -> None:
         self._place, self._name = place, name
+        #: What was parsed last: the file is looked at several times, and seldom differs.
+        self._last: tuple[str, Document | None] | None = None
 
     async def read(self) -> Subject:
         """Raises NotSeenError, BadFileError."""
@@ -31,7 +33,7 @@ class SpecInFile:
         (seen,) = of_state(up_json, state, self._name)
         file = Path(state["file"])
         text = read_text(file)
-        document = parse_text(file, text).resources.get(self._name)
+        document = self._parsed(file, text)
         if document is None:
             raise NotSeenError(
                 f"{file} has no QueueWorker {self._name} any more, and its workers leave: put the document "
@@ -43,19 +45,25 @@ class SpecInFile:
 
     async def write(self, subject: Subject, edit: Edit, *, dry_run: bool) -> dict[str, Any]:
         """Replace the file as a whole, if the document says what it said when `subject` was read. Returns the
-        file and the difference. Raises WrittenBetweenError, CannotEditError."""
+        file and the difference. Raises WrittenBetweenError, CannotEditError, BadFileError."""
         return self._write(subject, edit, dry_run)
 
     def notices(self, subject: Subject, edit: Edit) -> list[str]:
         return []
 
+    def _parsed(self, file: Path, text: str) -> Document | None:
+        """Raises BadFileError."""
+        if self._last is None or self._last[0] != text:
+            self._last = (text, parse_text(file, text).resources.get(self._name))
+        return self._last[1]
+
     def _write(self, subject: Subject, edit: Edit, dry_run: bool) -> dict[str, Any]:
         up_json, state = local_state(self._place)
         file = Path(state["file"])
         with _alone(up_json.parent):
-            raw = file.read_bytes()
+            raw = read_raw(file)
             text = raw.decode("utf-8")
-            document = parse_text(file, text).resources.get(self._name)
+            document = self._parsed(file, text)
             if document is None or document.body != subject.body:
                 raise WrittenBetweenError(f"{file} is edited by somebody else")
             new = edited(text, self._name, edit)

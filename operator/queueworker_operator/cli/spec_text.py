@@ -15,8 +15,11 @@ import yaml
 
 from queueworker_operator.api.names import KIND
 from queueworker_operator.cli.wishes import Edit
+from queueworker_operator.run.local_yaml import UnusableTextError, documents, nodes
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+#: Of the byte order: stands before the text, and no place of a node counts it.
+_MARK = "\ufeff"
 _Key = tuple[yaml.Node, yaml.Node]
 _Spec = tuple[yaml.Node, yaml.MappingNode]
 
@@ -26,11 +29,14 @@ class CannotEditError(Exception):
 
 
 def edited(text: str, name: str, edit: Edit) -> str:
-    """The text with that field of the QueueWorker `name` set or removed. Raises CannotEditError."""
-    before: list[Any] = list(yaml.safe_load_all(text))
+    """The text with that field of the QueueWorker `name` set or removed. Raises CannotEditError, and
+    UnusableTextError for a text that says nothing clear."""
+    if text.startswith(_MARK):
+        return _MARK + edited(text.removeprefix(_MARK), name, edit)
+    before = documents(text)
     number, spec = _spec_of(text, name, edit)
     children = spec[1].value
-    there = next((pair for pair in reversed(children) if pair[0].value == edit.field), None)
+    there = next((pair for pair in children if pair[0].value == edit.field), None)
     if there is None:
         new = _inserted(text, spec, edit)
     elif edit.value is None:
@@ -44,8 +50,8 @@ def edited(text: str, name: str, edit: Edit) -> str:
     else:
         meant[number]["spec"][edit.field] = edit.value
     try:
-        same = list(yaml.safe_load_all(new)) == meant
-    except yaml.YAMLError:
+        same = documents(new) == meant
+    except UnusableTextError:
         same = False
     if not same:
         raise _by_hand(edit)
@@ -73,7 +79,7 @@ def _by_hand(edit: Edit) -> CannotEditError:
 
 def _spec_of(text: str, name: str, edit: Edit) -> tuple[int, _Spec]:
     """The number of the document, and its key `spec` with the value."""
-    for number, document in enumerate(yaml.compose_all(text, Loader=yaml.SafeLoader)):
+    for number, document in enumerate(nodes(text)):
         if not isinstance(document, yaml.MappingNode):
             continue
         pairs = {key.value: (key, value) for key, value in document.value if isinstance(key, yaml.ScalarNode)}
@@ -97,8 +103,12 @@ def _inserted(text: str, spec: _Spec, edit: Edit) -> str:
     key, value = spec
     first = value.value[0][0]
     if value.flow_style:
-        at = text.index("{", value.start_mark.index) + 1
-        return f"{text[:at]}{_entry(edit, _quoted(text, first))}, {text[at:].lstrip(' ')}"
+        # The new field is parted from the first one as that is from the brace, and takes this along when it
+        # is taken out again.
+        at = first.start_mark.index
+        parts = text[text.index("{", value.start_mark.index) + 1 : at]
+        parts = parts if "\n" in parts and not parts.strip() else " "
+        return f"{text[:at]}{_entry(edit, _quoted(text, first))},{parts}{text[at:]}"
     at = text.find("\n", key.end_mark.index) + 1
     newline = "\r\n" if "\r\n" in text else "\n"
     return f"{text[:at]}{' ' * first.start_mark.column}{_entry(edit, False)}{newline}{text[at:]}"
@@ -143,8 +153,14 @@ def _quoted(text: str, key: yaml.Node) -> bool:
 
 def _entry(edit: Edit, as_json: bool) -> str:
     if as_json:
-        return f"{json.dumps(edit.field)}: {json.dumps(edit.value)}"
+        return f"{_string(edit.field)}: {_as_json(edit.value)}"
     return f"{edit.field}: {_flow(edit.value)}"
+
+
+def _as_json(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_string(key)}: {_as_json(one)}" for key, one in value.items()) + "}"
+    return _string(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _flow(value: Any) -> str:
@@ -154,4 +170,11 @@ def _flow(value: Any) -> str:
         return json.dumps(value)
     if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
         return value
-    return json.dumps(value, ensure_ascii=not value.isprintable())
+    return _string(value)
+
+
+def _string(value: str) -> str:
+    """In quotes, as JSON and YAML both read it. Characters beyond four digits stay as they are: JSON has them
+    as two, which YAML does not put together."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(one if one.isprintable() or ord(one) > 0xFFFF else f"\\u{ord(one):04x}" for one in text)

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 import click
 
 from queueworker_operator.apiserver import ApiServer
-from queueworker_operator.cli.follow import NOTHING_WRITTEN, TIMED_OUT, Outcome, follow
+from queueworker_operator.cli.follow import NOBODY_ACTS, TIMED_OUT, Outcome, follow
 from queueworker_operator.cli.place import UNREACHABLE, Place, place_options, run
 from queueworker_operator.cli.spec_in_cluster import ForbiddenError, SpecInCluster, WrittenBetweenError
 from queueworker_operator.cli.spec_in_file import SpecInFile
 from queueworker_operator.cli.spec_text import CannotEditError
 from queueworker_operator.cli.wishes import Decided, Edit, RefusedWishError, Subject, Verb, Wish, decide
+from worker_runtime.cli.options import Seconds, in_utf8
 
 #: How often it is decided anew when somebody else writes the spec at the same time.
 TRIES = 5
@@ -61,8 +62,9 @@ class _Told:
 _CODES = (
     "Exit codes: 0 written, or as asked already; with --wait also answered, done and at rest. 1 not there, "
     "2 the cluster, the file or the usage is wrong. 5 nothing is written: it would be ignored, or another "
-    "request is not answered yet. With --wait: 3 not at rest in time, 4 at rest and blocked by something "
-    "else, 6 ignored or replaced."
+    "request is not answered yet, or nobody acts on the file; with --wait also when its queueworker up ends "
+    "meanwhile. With --wait: 3 not at rest in time, 4 at rest and blocked by something else, 6 ignored or "
+    "replaced."
 )
 
 
@@ -75,7 +77,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Seconds(min=0, min_open=True),
             default=600.0,
             show_default=True,
             metavar="SECONDS",
@@ -126,7 +128,7 @@ def retry(name: str, **given: Any) -> None:
 @_command
 @_options
 @_FORCE
-@click.option("--to", default="", metavar="REVISION", help="One of status.kept; see get.")
+@click.option("--to", default="", metavar="REVISION", callback=in_utf8, help="One of status.kept; see get.")
 def rollback(name: str, to: str, **given: Any) -> None:
     """Go back by the guarded way: to the stable revision while a change is under way, else to the one that
     served before, or to a kept one."""
@@ -152,7 +154,7 @@ def resume(name: str, **given: Any) -> None:
 @_command
 @_options
 @_FORCE
-@click.option("--reason", required=True, metavar="TEXT", help="Why, for whoever wonders.")
+@click.option("--reason", required=True, metavar="TEXT", callback=in_utf8, help="Why, for whoever wonders.")
 def hold(name: str, reason: str, **given: Any) -> None:
     """Keep every change from beginning; what has begun goes on."""
     if not 1 <= len(reason) <= 256:
@@ -185,7 +187,7 @@ def _ask(wish: Wish, name: str, given: dict[str, Any]) -> None:
     async def in_cluster(api: ApiServer, namespace: str) -> _Told:
         return await _do(SpecInCluster(api, namespace, name), wish, how)
 
-    code, error = NOTHING_WRITTEN, ""
+    code, error = NOBODY_ACTS, ""
     try:
         told = run(Place(**given), in_file, in_cluster, TIMED_OUT)
     except (RefusedWishError, WrittenBetweenError) as refusal:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from queueworker_operator.api.names import GROUP, KIND
 from queueworker_operator.api.parse import NotAQueueWorkerError, may_be_secret, parse
 from queueworker_operator.api.types import InvalidQueueWorker, Problem, QueueWorker
+from queueworker_operator.run.local_yaml import LARGEST, UnusableTextError, documents
 
 
 class BadFileError(Exception):
@@ -49,9 +49,25 @@ class LocalFile:
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises BadFileError when it cannot be read, or is empty as while it is written."""
+    """The file's text, with line ends of one kind. Raises BadFileError when it cannot be read, is too large,
+    or is empty as while it is written."""
+    return read_raw(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_raw(path: Path) -> bytes:
+    """The bytes of a text. Raises BadFileError, as `read_text`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        if not stat.S_ISREG(path.stat().st_mode):
+            # A pipe is empty when it is read again, and may keep its reader waiting.
+            raise BadFileError(f"{path}: is no regular file, which can be read again and again: give one")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST + 1)
+        if len(raw) > LARGEST:
+            raise BadFileError(
+                f"{path}: is larger than {LARGEST >> 20} MiB, the most that is read: split it into "
+                "files with a queueworker up each"
+            )
+        text = raw.decode("utf-8")
     except FileNotFoundError:
         raise BadFileError(f"{path}: there is no such file: give one with -f, or put it back") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -61,7 +77,7 @@ def read_text(path: Path) -> str:
             f"{path}: the file is empty: write a QueueWorker document "
             "(a file with nothing but '---' asks for no workers at all)"
         )
-    return text
+    return raw
 
 
 def digest(text: str) -> str:
@@ -72,11 +88,9 @@ def digest(text: str) -> str:
 def parse_text(path: Path, text: str) -> LocalFile:
     """Every document. Raises BadFileError for what is no document, has no name, or comes twice."""
     try:
-        bodies = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
-        raise BadFileError(
-            f"{path}: cannot be read as YAML: {_one_line(error)}. Correct it and save."
-        ) from None
+        bodies = documents(text)
+    except UnusableTextError as error:
+        raise BadFileError(f"{path}: {error}") from None
     resources: dict[str, Document] = {}
     secrets: dict[str, Mapping[str, str]] = {}
     left_out: list[str] = []
@@ -180,10 +194,3 @@ def _decoded(where: str, key: str, value: str) -> str:
         raise BadFileError(
             f"{where}: data.{key}: is not base64 of a text: encode it, or write it plainly under stringData"
         ) from None
-
-
-def _one_line(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
-    return " ".join(str(error).split())
