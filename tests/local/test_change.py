@@ -153,6 +153,7 @@ async def test_a_bad_edit_keeps_what_runs(up: Up) -> None:
         assert up.condition("Ready")["status"] == "False"
         assert up.pids() == pids
         assert all(word in up.output for word in words)
+        assert ".. " not in up.condition("Stalled")["message"]
 
     up.write(resource(coroutines=20, prefetch=10))
     await complains("spec.prefetch", "read 10", "at least coroutines")

@@ -115,7 +115,7 @@ def test_its_answer_is_what_its_container_said_at_the_end() -> None:
         pytest.param(job("Complete"), [pod("ok")], "its answer is ok", id="no JSON"),
         pytest.param(job("Complete"), [pod(GOOD + " " * 4096)], "4096 bytes", id="too long"),
         pytest.param(job("Failed"), [pod(GOOD, 3)], "exit code 3", id="a good answer, and a bad end"),
-        pytest.param(job("Failed"), [pod("no route", 1)], "no route", id="what it said last"),
+        pytest.param(job("Failed"), [pod("no route.", 1)], "no route.", id="what it said last"),
         pytest.param(
             job("Failed", reason="DeadlineExceeded", message="Job was active longer"),
             [],
@@ -131,3 +131,4 @@ def test_what_is_no_answer(body: Body, pods: list[Body], part: str) -> None:
     found = job_fact(body, pods)
     assert isinstance(found, AuditBroken)
     assert part in found.message
+    assert ".." not in found.message

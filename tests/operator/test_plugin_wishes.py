@@ -86,6 +86,9 @@ def test_a_request_has_its_action_and_its_id_and_says_what_follows() -> None:
     decided = asked(Verb.SKIP, subject(at_step("2/2"), spec__rollout=CANARY))
     assert decided.edit == Edit("request", {"id": "skip-1", "action": "SkipStep"})
     assert "step 2/2" in decided.following
+    # A worker of the canary has just restarted: the pause is what is skipped all the same.
+    decided = asked(Verb.SKIP, subject(at_step("2/2", Stage.CANARY_SCALING), spec__rollout=CANARY))
+    assert "step 2/2" in decided.following
 
     kept = on("v2").model_copy(update={"kept": (V2.name, V1.name)})
     decided = asked(Verb.ROLLBACK, subject(kept), to=V1.name)
@@ -115,7 +118,7 @@ def test_a_request_has_its_action_and_its_id_and_says_what_follows() -> None:
         (
             Verb.SKIP,
             subject(at_step("1/2", Stage.CANARY_SCALING), spec__rollout=CANARY),
-            "CanaryScaling, step 1/2",
+            "CanaryScaling, step 1/2. A pause or an analysis can be skipped",
         ),
         (Verb.ABORT, subject(on("v2")), "no change is under way"),
         (Verb.RETRY, subject(on("v2")), "nothing was aborted or rolled back"),

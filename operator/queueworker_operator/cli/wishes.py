@@ -206,6 +206,11 @@ def _besides(wish: Wish, subject: Subject) -> str:
     stage = rollout.stage if rollout else Stage.IDLE
     step = f", step {rollout.step}" if rollout and rollout.step else ""
     where = f" It is at stage {stage}{step}."
+    if wish.verb is Verb.SKIP and stage is Stage.CANARY_SCALING:
+        return (
+            f"{where} A pause or an analysis can be skipped; a step that sets something is over when that "
+            "serves: see kubectl queueworker why. To go on without it: promote; to go back: abort."
+        )
     if wish.verb is not Verb.PROMOTE:
         return where
     if status.aborted or status.rolled_back:

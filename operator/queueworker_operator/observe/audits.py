@@ -7,6 +7,7 @@ from datetime import datetime
 
 from queueworker_operator.api.audits import BadAnswerError, audit_container, read_totals, shown
 from queueworker_operator.api.gates import AnalysisStatus, Gate
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, jobs, pods
 from queueworker_operator.observe.queries import QueryAudits
@@ -137,7 +138,7 @@ def job_fact(body: Body, of_it: Sequence[Body]) -> AuditFact:
         return ended_fact(name, said, f"exit code {last['exitCode']}")
     if failed is not None:
         why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ")
-        return AuditBroken(name, f"failed ({why.rstrip('.')})")
+        return AuditBroken(name, f"failed ({inside(why)})")
     if not ended:
         return AuditBroken(name, "is complete, and its pod is gone with the answer")
     return ended_fact(name, said)
@@ -146,7 +147,7 @@ def job_fact(body: Body, of_it: Sequence[Body]) -> AuditFact:
 def ended_fact(name: str, said: bytes, failure: str = "") -> AuditFact:
     """Of one that has ended: its answer, or why that is none. `failure` is how it ended, where not well."""
     if failure:
-        told = f" It said: {shown(said)}." if said.strip() else ""
+        told = f" It said: {inside(shown(said))}." if said.strip() else ""
         return AuditBroken(name, f"ended with {failure}.{told}")
     try:
         return AuditAnswered(name, read_totals(said))

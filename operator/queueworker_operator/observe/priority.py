@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.revisions import revision_of
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.plan.facts import Priority, PriorityWork, Unknown
 from worker_runtime.brokers.base import BrokerError
@@ -28,7 +29,7 @@ def watches_closely(resource: QueueWorker) -> bool:
 def priority_fact(read: PriorityReading | BrokerError, now: datetime) -> Priority:
     """A reading as a fact; what could not be read is Unknown."""
     if isinstance(read, BrokerError):
-        return Unknown(str(read).removesuffix("."), now)
+        return Unknown(inside(read), now)
     return PriorityWork(
         subject=read.subject,
         pending=read.pending,

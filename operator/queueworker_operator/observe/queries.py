@@ -14,6 +14,7 @@ import aiohttp
 
 from queueworker_operator.api.audits import AuditQuery, shown
 from queueworker_operator.api.gates import AnalysisStatus, AuditStatus
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
@@ -88,7 +89,7 @@ async def _ask(audit: AuditStatus, url: str, query: str) -> AuditFact:
             status, raw = answer.status, await answer.content.read(_LONGEST)
         return AuditMeasured(audit.name, number_in(status, raw))
     except NoNumberError as error:
-        return AuditBroken(audit.name, f"{where} {error}. Asked was: {query}")
+        return AuditBroken(audit.name, f"{where} {inside(error)}. Asked was: {query}")
     except TimeoutError:
         return AuditBroken(audit.name, f"{where} did not answer within {_ANSWER.total:g} s")
     except (aiohttp.ClientError, OSError, ValueError) as error:

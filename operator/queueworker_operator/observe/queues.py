@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from queueworker_operator.api.revisions import broker_identity
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.observe.access import Access, opened
 from queueworker_operator.plan.queue_facts import FRESH, Books, LiveWorkers, NoBooks, QueueFacts, Row, Unknown
@@ -76,7 +77,7 @@ class QueueReadings:
                 queue.reading = asyncio.create_task(self._read(key, queue))
             await asyncio.wait({queue.reading}, timeout=patience)
         if queue.newest is None:
-            return Unknown(f"the queue could not be read: {queue.error}", now)
+            return Unknown(f"the queue could not be read: {inside(queue.error)}", now)
         return replace(
             queue.newest, identity=broker_identity(spec.broker), has_registry=spec.broker.redis is not None
         )

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorkerStatus
 from queueworker_operator.plan.queue_facts import FRESH, Unknown
 from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Pair, Sample, Samples
@@ -83,7 +84,7 @@ class WorkerSamples:
             await asyncio.wait({window.asking}, timeout=PATIENCE)
         lately = [one for one in window.last.values() if now - one.at <= FRESH]
         if not lately:
-            return Unknown(f"no worker could be asked for its metrics: {window.error}", now)
+            return Unknown(f"no worker could be asked for its metrics: {inside(window.error)}", now)
         pairs: dict[str, list[Pair]] = {}
         for who, first in window.first.items():
             last = window.last[who]

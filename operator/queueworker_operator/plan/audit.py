@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from queueworker_operator.api.audits import Totals
 from queueworker_operator.api.gates import AuditStatus, BooksStatus, Gate, Verdict
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.plan.gates import Judged
 from queueworker_operator.plan.queue_facts import Unknown
 
@@ -111,7 +112,7 @@ def answered(
             verdict = Verdict.FAILED if lost > 0 else Verdict.PASSED
             return Judged(verdict, f"by {who}, {max(0.0, lost):g} are lost")
         case AuditBroken(name, message) if name == audit.name:
-            return Judged(Verdict.ERROR, f"{who}: {message.rstrip('.')}. {_WAY}.")
+            return Judged(Verdict.ERROR, f"{who}: {inside(message)}. {_WAY}.")
         case _:
             pass
     if now > audit.due_at + patience(gate) + _SLACK:
@@ -141,7 +142,7 @@ def due(gate: Gate, now: datetime) -> datetime:
 
 def refused(fact: AuditRefused) -> Judged:
     """It makes no sense to measure."""
-    return Judged(Verdict.INCONCLUSIVE, f"its Job is refused: {fact.message.rstrip('.')}. {_WAY}.")
+    return Judged(Verdict.INCONCLUSIVE, f"its Job is refused: {inside(fact.message)}. {_WAY}.")
 
 
 def _judge(gate: Gate, audit: AuditStatus, totals: Totals, began: BooksStatus) -> Judged:

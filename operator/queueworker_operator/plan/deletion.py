@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from queueworker_operator.api.leaving import DeletionPolicy
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, EventReason, Stage
 from queueworker_operator.api.revisions import broker_identity
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import InvalidQueueWorker, Protocol, QueueWorker
 from queueworker_operator.plan.actions import (
     Action,
@@ -138,7 +139,7 @@ def _drained(
         return Ending(tuple(actions), stage, blocker, out if leaving else None, check)
     if out and isinstance(check, BrokerCheck) and not isinstance(reachable, Pass):
         # Nobody is left whom the proof could hold back.
-        return _gone(resource, revisions, (), check.message.rstrip("."))
+        return _gone(resource, revisions, (), inside(check.message))
     if not isinstance(held, Pass):
         assert out is not None
         return Ending(tuple(actions), out.stage, _with_way_out(held), out, check)

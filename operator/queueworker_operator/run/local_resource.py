@@ -21,6 +21,7 @@ from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.parse import parse_change
 from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
 from queueworker_operator.api.rollout import Strategy
+from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import (
     InvalidQueueWorker,
     Problem,
@@ -150,7 +151,9 @@ class LocalResource:
         """The file as a whole cannot be used: keep what runs and say why."""
         if self._asked is None:
             return ()
-        return self._take(InvalidQueueWorker(self._asked.metadata, self.status, (Problem("", text),)), where)
+        return self._take(
+            InvalidQueueWorker(self._asked.metadata, self.status, (Problem("", inside(text)),)), where
+        )
 
     def delete(self) -> None:
         """The document is gone from the file: drain and let go."""
@@ -242,7 +245,7 @@ class LocalResource:
                 await self._act(action)
         except BrokerError as error:
             if str(error) != self._broker_failed:
-                self._host.say(self.name, f"{error}; the step is tried again")
+                self._host.say(self.name, f"{inside(error)}; the step is tried again")
             self._broker_failed = str(error)
         if self.deleting and not self._finalizers and not any(g.workers for g in self.groups.values()):
             self.gone = True
