@@ -12,7 +12,7 @@ import pytest
 from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.brokers import observe_broker
-from queueworker_operator.observe.checks import BrokerChecks
+from queueworker_operator.observe.checks import Asker, BrokerChecks
 from queueworker_operator.plan.facts import FRESH, BrokerCheck, BrokerVerdict, Unknown
 from tests.operator.resources import worker
 from worker_runtime.brokers.redis.server import EmbeddedRedis
@@ -119,5 +119,74 @@ async def test_a_silent_one_is_asked_again_without_anybody_waiting_and_its_retur
         assert now() - found.observed_at < FRESH
         silent.send(signal.SIGCONT)
         await until(checks, silent.url, BrokerVerdict.REACHABLE)
+    finally:
+        await checks.close()
+
+
+class News:
+    """Who was told that there is something new."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, asker: Asker) -> None:
+        self.told.append(asker[1])
+        self._more.set()
+
+    async def until(self, *names: str) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not set(names) <= set(self.told):
+                self._more.clear()
+                await self._more.wait()
+
+
+async def ask(checks: BrokerChecks, url: str, name: str) -> BrokerVerdict | None:
+    found = await checks.check(Access(url), spec_at(url, name), asker=("workers", name))
+    return found.verdict if isinstance(found, BrokerCheck) else None
+
+
+async def test_all_on_a_broker_are_told_when_it_falls_silent_and_when_it_is_back_and_nobody_else(
+    healthy: str,
+) -> None:
+    news = News()
+    checks = BrokerChecks(now, _look, news)
+    with EmbeddedRedis() as sick:
+        try:
+            for name in ("a", "b"):
+                assert await ask(checks, sick.url, name) is BrokerVerdict.REACHABLE
+            assert await ask(checks, healthy, "well") is BrokerVerdict.REACHABLE
+            sick.send(signal.SIGSTOP)
+            assert await ask(checks, sick.url, "c") is None, "not known yet, and not waited for"
+            await news.until("a", "b", "c")
+            for name in ("a", "b", "c"):
+                assert await ask(checks, sick.url, name) is BrokerVerdict.TIMEOUT
+            news.told.clear()
+            sick.send(signal.SIGCONT)
+            await news.until("a", "b", "c")
+            for name in ("a", "b", "c"):
+                assert await ask(checks, sick.url, name) is BrokerVerdict.REACHABLE
+            assert "well" not in news.told
+        finally:
+            sick.send(signal.SIGCONT)
+            await checks.close()
+
+
+async def test_whoever_did_not_wait_for_an_answer_is_told_when_it_comes_if_it_is_another_one(
+    healthy: str,
+) -> None:
+    answers, news = asyncio.Event(), News()
+
+    async def look(url: str, spec: QueueWorkerSpec, at: datetime) -> BrokerCheck:
+        await answers.wait()
+        return await _look(url, spec, at)
+
+    checks = BrokerChecks(now, look, news)
+    try:
+        assert await ask(checks, healthy, "a") is None
+        answers.set()
+        await news.until("a")
+        assert await ask(checks, healthy, "a") is BrokerVerdict.REACHABLE
+        assert news.told == ["a"], "who waits for an answer needs no news of it"
     finally:
         await checks.close()

@@ -184,6 +184,22 @@ async def test_a_broker_that_stands_still_delays_no_other(server: EmbeddedRedis,
             os.kill(sick.pid, signal.SIGCONT)
 
 
+async def test_whoever_reads_a_broker_that_stands_still_waits_only_the_first_time(reader: Reader) -> None:
+    with EmbeddedRedis() as sick:
+        access, spec = Access(sick.url), spec_at(sick.url)
+        await until_read(lambda: reader.readings.latest(access, spec))
+        os.kill(sick.pid, signal.SIGSTOP)
+        try:
+            # One after the other: as many as nobody could wait for at half a second each.
+            async with asyncio.timeout(30):
+                for number in range(100):
+                    other = worker(spec__broker__redis__url=sick.url, spec__queue__name=f"q{number}").spec
+                    assert isinstance(await reader.readings.latest(access, other), Unknown)
+            await reader.look()
+        finally:
+            os.kill(sick.pid, signal.SIGCONT)
+
+
 async def until_read(ask: Callable[[], object]) -> QueueFacts:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

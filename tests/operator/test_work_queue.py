@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from queueworker_operator.run.queue import Key, TryAgain, WorkQueue
+from queueworker_operator.run.queue import Key, Later, TryAgain, WorkQueue
 
 ONE, TWO = Key("default", "one"), Key("default", "two")
 LONG = 120.0
@@ -15,7 +15,7 @@ def _never(key: Key, error: Exception, delay: float) -> None:
     raise AssertionError(f"{key} failed: {error}")
 
 
-def _queue(work: Callable[[Key], Awaitable[float | None]], **options: object) -> WorkQueue:
+def _queue(work: Callable[[Key], Awaitable[Later | float | None]], **options: object) -> WorkQueue:
     return WorkQueue(work, options.pop("on_failure", _never), **options)  # type: ignore[arg-type]
 
 
@@ -241,3 +241,60 @@ async def test_a_closed_queue_leaves_nobody_waiting() -> None:
     await _waiting(queue, 2)
     await asyncio.wait_for(queue.close(), LONG)
     assert (queue.waiting, queue.running) == (0, 0)
+
+
+async def test_who_was_not_looked_at_for_the_longest_time_goes_first() -> None:
+    passes: list[str] = []
+    inside, go_on, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    looked = {name: asyncio.Event() for name in ("a", "b")}
+
+    async def work(key: Key) -> float | None:
+        passes.append(key.name)
+        if key == ONE:
+            inside.set()
+            await go_on.wait()
+        elif (event := looked.get(key.name)) is not None:
+            event.set()
+        if passes.count("b") == 2:
+            last.set()
+        return 3600.0
+
+    queue = _queue(work, concurrency=1)
+    for name, event in looked.items():
+        queue.add(Key("default", name))
+        await asyncio.wait_for(event.wait(), LONG)
+    queue.add(ONE)
+    await asyncio.wait_for(inside.wait(), LONG)
+    # Reported again and again, such as for what its own pass wrote.
+    for name in ("b", "a", "new"):
+        queue.add(Key("default", name))
+    await _waiting(queue, 3)
+    go_on.set()
+    await asyncio.wait_for(last.wait(), LONG)
+    await queue.close()
+    assert passes == ["a", "b", "one", "new", "a", "b"]
+
+
+async def test_a_pass_says_whether_the_next_one_is_in_a_hurry() -> None:
+    passes: list[str] = []
+    inside, last = asyncio.Event(), asyncio.Event()
+
+    async def work(key: Key) -> Later | float | None:
+        passes.append(key.name)
+        inside.set()
+        if len(passes) <= 3:
+            await _waiting(queue, 2)
+        elif len(passes) == 5:
+            last.set()
+        if key == ONE or passes.count(key.name) == 2:
+            return None
+        return Later(0.0, patient=True) if key.name == "at-rest" else 0.0
+
+    queue = _queue(work, concurrency=1)
+    queue.add(Key("default", "at-rest"))
+    await asyncio.wait_for(inside.wait(), LONG)
+    queue.add(Key("default", "in-a-change"))
+    queue.add(ONE)
+    await asyncio.wait_for(last.wait(), LONG)
+    await queue.close()
+    assert passes == ["at-rest", "in-a-change", "one", "in-a-change", "at-rest"]

@@ -175,11 +175,13 @@ async def _broker(
     nobody = Unknown("the broker was not checked", clock())
     if not isinstance(resource, QueueWorker):
         return nobody, nobody, None
-    access = await broker_access(api, resource.metadata.namespace, resource.spec)
+    metadata = resource.metadata
+    access = await broker_access(api, metadata.namespace, resource.spec)
     if isinstance(access, NoUrl):
         wrong = BrokerCheck(access.verdict, access.message, clock(), broker_identity(resource.spec.broker))
         return wrong, nobody, None
-    check = await checks.check(access, resource.spec, anew=watches_closely(resource))
+    asker = (metadata.namespace, metadata.name)
+    check = await checks.check(access, resource.spec, anew=watches_closely(resource), asker=asker)
     # One that does not answer is not waited for a second time.
     patience = 0.0 if isinstance(check, Unknown) or check.verdict is BrokerVerdict.TIMEOUT else PATIENCE
     queue = await queues.latest(access, resource.spec, patience)

@@ -1,7 +1,7 @@
 """Readings of queues on their brokers, as facts.
 
-Each queue is read in the background of its own: a broker that does not answer costs a pass a fraction of a
-second, and no other broker anything. Queues of one broker share a connection.
+Each queue is read in the background of its own: a broker that does not answer costs one pass a fraction of a
+second, those after it nothing, and no other broker anything. Queues of one broker share a connection.
 """
 
 from __future__ import annotations
@@ -51,6 +51,14 @@ class _Queue:
     error: str = "it has not been read yet"
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """Readings at one broker, and since when none of them was answered, by the loop's clock."""
+
+    silent_since: float
+    number: int = 0
+
+
 class QueueReadings:
     """`clock` gives aware times. `close` ends all that is under way."""
 
@@ -59,6 +67,7 @@ class QueueReadings:
         self._queues: dict[_Key, _Queue] = {}
         #: Kept between readings, except where its files are not.
         self._inspectors: dict[_Place, Inspector] = {}
+        self._under_way: dict[_Place, _UnderWay] = {}
         self._forgot = clock()
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -66,7 +75,7 @@ class QueueReadings:
         self, access: Access, spec: QueueWorkerSpec, patience: float = PATIENCE
     ) -> QueueFacts | Unknown:
         """The newest reading of the queue of `spec`, or Unknown with the reason. Waits `patience` seconds for
-        a new one. Never raises."""
+        a new one, less where its broker has answered nobody for so long. Never raises."""
         now = self._clock()
         self._forget(now)
         key = (access, spec.broker.namespace, spec.queue.name)
@@ -74,13 +83,32 @@ class QueueReadings:
         queue.asked_at = now
         if queue.newest is None or now - queue.newest.observed_at >= NEW_ENOUGH:
             if queue.reading is None or queue.reading.done():
-                queue.reading = asyncio.create_task(self._read(key, queue))
-            await asyncio.wait({queue.reading}, timeout=patience)
+                queue.reading = self._begin(key, queue)
+            await asyncio.wait({queue.reading}, timeout=self._left(key[:2], patience))
         if queue.newest is None:
             return Unknown(f"the queue could not be read: {inside(queue.error)}", now)
         return replace(
             queue.newest, identity=broker_identity(spec.broker), has_registry=spec.broker.redis is not None
         )
+
+    def _begin(self, key: _Key, queue: _Queue) -> asyncio.Task[None]:
+        place = key[:2]
+        at_broker = self._under_way.setdefault(place, _UnderWay(asyncio.get_running_loop().time()))
+        at_broker.number += 1
+        task = asyncio.create_task(self._read(key, queue))
+        task.add_done_callback(lambda _: self._ended(place, at_broker))
+        return task
+
+    def _ended(self, place: _Place, at_broker: _UnderWay) -> None:
+        at_broker.number -= 1
+        if not at_broker.number:
+            del self._under_way[place]
+
+    def _left(self, place: _Place, patience: float) -> float:
+        """Of the patience of all who wait for that broker."""
+        at_broker = self._under_way.get(place)
+        silent = asyncio.get_running_loop().time() - at_broker.silent_since if at_broker else 0.0
+        return max(0.0, patience - silent)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -113,6 +141,8 @@ class QueueReadings:
         except Exception as error:  # a client library's own error too: it must not end a pass
             queue.error = told(str(error)) or type(error).__name__
         else:
+            if (at_broker := self._under_way.get(key[:2])) is not None:
+                at_broker.silent_since = asyncio.get_running_loop().time()
             marks = _marks(reading)
             if marks != queue.marks or _registry(reading):
                 queue.quiet_since = None if _registry(reading) else self._clock()

@@ -28,7 +28,7 @@ from queueworker_operator.apiserver import (
     queueworkers,
 )
 from queueworker_operator.observe.audits import JobAudits
-from queueworker_operator.observe.checks import REMEMBERED, BrokerChecks
+from queueworker_operator.observe.checks import Asker, BrokerChecks
 from queueworker_operator.observe.cluster import Look, look, look_at_shelf
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.samples import WorkerSamples
@@ -39,7 +39,7 @@ from queueworker_operator.plan.planner import plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
 from queueworker_operator.run.metrics import OperatorMetrics
 from queueworker_operator.run.pace import Pace
-from queueworker_operator.run.queue import Key, TryAgain, WorkQueue
+from queueworker_operator.run.queue import Key, Later, TryAgain, WorkQueue
 from queueworker_operator.run.round import Round
 from queueworker_operator.run.watch import Watches
 from worker_runtime.brokers.base import BrokerError
@@ -48,8 +48,9 @@ log = logging.getLogger(__name__)
 
 #: The first list waits for the watches so long, and two lists are at least so far apart, in seconds.
 WATCHES_SECONDS, BETWEEN_LISTS = 5.0, 1.0
-#: Seconds to the next look at a resource whose broker has not answered the first check yet.
-FIRST_ANSWER_SECONDS = 2.0
+#: Of a resource whose broker has not answered the first check yet: nothing was seen. The next look comes with
+#: the answer, or that there is none; this long after the last one at any rate.
+_AWAITS_BROKER = Later(10.0, patient=True)
 #: Deployments that nobody has compared with what they should be yet are compared at this pace: so many at
 #: once, and so many more a second. A comparison is a request that costs the API server as much as a write.
 COMPARED_AT_ONCE, COMPARED_PER_SECOND = 20.0, 10.0
@@ -75,7 +76,7 @@ class Controller:
     ) -> None:
         self._api, self._lease, self._metrics, self._clock = api, lease, metrics, clock
         self._namespaces, self._resync_seconds, self._instance = namespaces, resync_seconds, instance
-        self._checks, self._queues = BrokerChecks(clock), QueueReadings(clock)
+        self._checks, self._queues = BrokerChecks(clock, news=self._broker_news), QueueReadings(clock)
         self._samples, self._audits = WorkerSamples(clock), JobAudits(clock)
         self._queue: WorkQueue | None = None
         self._refusals: dict[Key, Refusal] = {}
@@ -83,6 +84,8 @@ class Controller:
         self._shelf = Shelf(api, namespaces, clock)
         self._missed = asyncio.Event()
         self._comparing = Pace(COMPARED_AT_ONCE, COMPARED_PER_SECOND)
+        #: When it is whose turn, by the running loop's clock.
+        self._turns: dict[Key, float] = {}
         self._round = Round()
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
@@ -105,6 +108,11 @@ class Controller:
         self._shelf.report(namespace, name)
         if self._queue is not None:
             self._queue.add(Key(namespace, name))
+
+    def _broker_news(self, asker: Asker) -> None:
+        """The check of its broker says something else. Many are told the same, and nobody waits for it."""
+        if self._queue is not None:
+            self._queue.add(Key(*asker), patient=True)
 
     async def check_resource(self) -> None:
         """Raise ResourceMissingError unless QueueWorkers can be listed."""
@@ -163,22 +171,29 @@ class Controller:
                         self._queue.add(key, patient=True)
                 self._refusals = {k: r for k, r in self._refusals.items() if k in keys}
                 self._verified = {k: v for k, v in self._verified.items() if k in keys}
+                self._turns = {k: turn for k, turn in self._turns.items() if k in keys}
             await asyncio.sleep(BETWEEN_LISTS)
             with contextlib.suppress(TimeoutError):
                 left = began + self._resync_seconds - loop.time()
                 await asyncio.wait_for(self._missed.wait(), max(0.0, left))
 
-    async def _pass(self, key: Key) -> float | None:
+    async def _pass(self, key: Key) -> Later | None:
+        later: Later | None = None
         try:
             with self._metrics.seconds.time():
-                return await self._reconcile(key)
+                later = await self._reconcile(key)
+            return later
         finally:
-            took = self._round.looked_at(key, asyncio.get_running_loop().time())
-            if took is not None:
-                self._metrics.resync_seconds.set(took)
-                self._metrics.resyncs.inc()
+            if later is not _AWAITS_BROKER:
+                self._looked_at(key)
 
-    async def _reconcile(self, key: Key) -> float | None:
+    def _looked_at(self, key: Key) -> None:
+        took = self._round.looked_at(key, asyncio.get_running_loop().time())
+        if took is not None:
+            self._metrics.resync_seconds.set(took)
+            self._metrics.resyncs.inc()
+
+    async def _reconcile(self, key: Key) -> Later | None:
         try:
             at_rest = await self._at_rest(key)
             return at_rest if at_rest is not None else await self._look_and_act(key)
@@ -189,9 +204,9 @@ class Controller:
             log.error("cannot be read", extra={"queueworker": str(key), "error": str(error)})
             return None
 
-    async def _at_rest(self, key: Key) -> float | None:
-        """Seconds until the next look when the last list shows that nothing is to be done; else None. Writes
-        nothing: whatever there is to do is decided by a look of its own."""
+    async def _at_rest(self, key: Key) -> Later | None:
+        """When to look again if the last list shows that nothing is to be done; else None. Writes nothing:
+        whatever there is to do is decided by a look of its own."""
         found = self._shelf.find(*key)
         if found is None:
             return None
@@ -213,22 +228,20 @@ class Controller:
             return None
         if _awaits_broker(resource, seen):
             self._metrics.passes.labels("unchanged").inc()
-            return FIRST_ANSWER_SECONDS
+            return _AWAITS_BROKER
         decided = plan(resource, seen.facts, self._clock())
         if decided.actions:
             return None
         delay = decided.requeue_after
-        if self._clock() - seen.facts.broker.observed_at > REMEMBERED:
-            # The broker is being asked: what it says is not waited for, and not long in coming.
-            delay = min(delay, FIRST_ANSWER_SECONDS)
         if not self._is_compared(key, seen):
-            if self._comparing.take(asyncio.get_running_loop().time()):
+            left = self._seconds_to_turn(key)
+            if left <= 0:
                 return None
-            delay = min(delay, self._comparing.wait_seconds)
+            delay = min(delay, left)
         self._metrics.passes.labels("unchanged").inc()
-        return delay
+        return Later(delay, patient=True)
 
-    async def _look_and_act(self, key: Key) -> float | None:
+    async def _look_and_act(self, key: Key) -> Later | None:
         body = await self._api.find(queueworkers(*key))
         if body is None:
             self._samples.forget(f"{key.namespace}/{key.name}")
@@ -253,7 +266,7 @@ class Controller:
         self._shelf.neighbours.add(body)
         if _awaits_broker(resource, seen):
             self._metrics.passes.labels("unchanged").inc()
-            return FIRST_ANSWER_SECONDS
+            return _AWAITS_BROKER
         decided = plan(resource, seen.facts, self._clock())
         executor = Executor(self._api, self._lease, self._clock, self._instance, body, resource, seen)
         try:
@@ -270,7 +283,7 @@ class Controller:
         if executor.audit_refused is not None:
             self._audits.refused(key.namespace, key.name, *executor.audit_refused)
         self._metrics.passes.labels("changed" if executor.wrote else "unchanged").inc()
-        return seconds_until_next(decided, seen.facts, executor.refusal)
+        return Later(seconds_until_next(decided, seen.facts, executor.refusal))
 
     def _may_compare(self, key: Key, resource: QueueWorker | InvalidQueueWorker, seen: Look) -> bool:
         """Whether to undo in this pass what somebody changed: yes, but Deployments that were never compared
@@ -279,8 +292,17 @@ class Controller:
             return False
         known = self._verified.get(key, {})
         if any(name in seen.children and name not in known for name in seen.made):
-            return self._comparing.take(asyncio.get_running_loop().time())
+            if self._seconds_to_turn(key) > 0:
+                return False
+            del self._turns[key]
         return True
+
+    def _seconds_to_turn(self, key: Key) -> float:
+        """How long its comparison has to wait; each has a turn of its own, so that none asks in vain."""
+        now = asyncio.get_running_loop().time()
+        if key not in self._turns:
+            self._turns[key] = self._comparing.turn(now)
+        return self._turns[key] - now
 
     def _is_compared(self, key: Key, seen: Look) -> bool:
         """Whether every Deployment that the spec asks for was found as we made it, and is of that generation

@@ -29,7 +29,8 @@ class OperatorMetrics:
         )
         self.resync_seconds = Gauge(
             prefix + "resync_seconds",
-            "Duration of the last resync: from the list until every QueueWorker was looked at.",
+            "Duration of the last resync: from the list until every QueueWorker was looked at and its broker "
+            "had answered, or was known not to.",
             registry=self.registry,
         )
         self.waiting = Gauge(

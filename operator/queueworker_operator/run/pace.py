@@ -1,6 +1,8 @@
-"""How often something may be done: some at once, then at a steady rate."""
+"""How often something may be done: some at once, then at a steady rate, each at a time of its own."""
 
 from __future__ import annotations
+
+import math
 
 
 class Pace:
@@ -8,19 +10,13 @@ class Pace:
     that only goes forward."""
 
     def __init__(self, at_once: float, per_second: float) -> None:
-        self._at_once, self._per_second = at_once, per_second
-        self._left, self._asked = at_once, 0.0
+        self._every = 1.0 / per_second
+        self._ahead = (at_once - 1.0) * self._every
+        self._next = -math.inf
 
-    @property
-    def wait_seconds(self) -> float:
-        """For whoever was refused: so many may be done again then, that all who wait get a turn."""
-        return self._at_once / self._per_second
-
-    def take(self, now: float) -> bool:
-        """Whether it may be done now."""
-        self._left = min(self._at_once, self._left + (now - self._asked) * self._per_second)
-        self._asked = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
+    def turn(self, now: float) -> float:
+        """When it may be done by whoever asks, who is the last to ask for that turn: nobody has to ask a
+        second time."""
+        found = max(now, self._next - self._ahead)
+        self._next = max(now, self._next) + self._every
+        return found

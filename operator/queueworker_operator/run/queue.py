@@ -2,13 +2,15 @@
 
 A key is in at most one pass at a time. Reports that come while it waits melt into one; a report that comes
 during its pass leads to exactly one more. A key that was added patiently, since it is its turn and not since
-something happened to it, lets the others go first. A pass that fails is tried again after 1, 2, 4 ... 300 s,
-each with jitter.
+something happened to it, lets the others go first; among equals the one goes first that was not looked at for
+the longest time, so that a key that is looked at again and again holds up none. A pass that fails is tried
+again after 1, 2, 4 ... 300 s, each with jitter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -31,8 +33,16 @@ class TryAgain(Exception):
     """A pass ended early for a reason that is nobody's fault, such as a conflict: once more, silently."""
 
 
-#: Seconds until the key is to be looked at again, or None: only when it is reported.
-Pass = Callable[[Key], Awaitable[float | None]]
+class Later(NamedTuple):
+    """When a key is to be looked at again. `patient`: since it is its turn then, after all others that are
+    due."""
+
+    seconds: float
+    patient: bool = False
+
+
+#: Says when the key is to be looked at again, as a number in so many seconds; None: only when it is reported.
+Pass = Callable[[Key], Awaitable[Later | float | None]]
 #: Told of each pass that failed, with the seconds until the next try.
 OnFailure = Callable[[Key, Exception, float], None]
 
@@ -54,8 +64,11 @@ class _Entry:
     running: bool = False
     #: In a pass of its own accord, or waiting for it: others go first.
     patient: bool = False
-    #: Reported during its pass.
+    #: Reported during its pass, and whether only patiently.
     again: bool = False
+    again_patient: bool = False
+    #: When its last pass began.
+    looked_at: float = -math.inf
     failures: int = 0
     conflicts: int = 0
     #: After a failure no report brings the next try before this.
@@ -109,6 +122,7 @@ class WorkQueue:
             return
         due = max(due, entry.not_before)
         if entry.running:
+            entry.again_patient = patient and (entry.again_patient or not entry.again)
             entry.again = True
             if not patient:
                 self._slots.hurry(key)
@@ -142,29 +156,30 @@ class WorkQueue:
     async def _run(self, key: Key, entry: _Entry) -> None:
         self._waiting += 1
         try:
-            await self._slots.take(key, patient=entry.patient)
+            await self._slots.take(key, patient=entry.patient, since=entry.looked_at)
         finally:
             self._waiting -= 1
         self._running += 1
+        entry.looked_at = asyncio.get_running_loop().time()
         entry.again = False  # what was reported before the pass began is seen by it
         try:
-            delay = await self._pass(key, entry)
+            later = await self._pass(key, entry)
         finally:
             self._running -= 1
             self._slots.give_back()
-        self._finish(key, entry, delay)
+        self._finish(key, entry, later)
 
-    async def _pass(self, key: Key, entry: _Entry) -> float | None:
+    async def _pass(self, key: Key, entry: _Entry) -> Later | None:
         try:
             async with asyncio.timeout(self._pass_seconds):
-                delay = await self._work(key)
+                later = await self._work(key)
         except TryAgain as conflict:
             entry.conflicts += 1
             exponential = min(AGAIN_SECONDS * 2.0 ** min(entry.conflicts - 1, 16), AGAIN_LIMIT)
             delay = exponential * (0.5 + self._jitter())
             if entry.conflicts % AGAIN_TOLD == 0:
                 self._on_failure(key, conflict, delay)
-            return delay
+            return Later(delay)
         except Exception as error:
             entry.conflicts = 0
             entry.failures += 1
@@ -174,21 +189,22 @@ class WorkQueue:
             exponential = self._backoff_seconds * 2.0 ** min(entry.failures - 1, 16)
             delay = max(wait, min(exponential, BACKOFF_LIMIT) * (0.5 + self._jitter() / 2))
             self._on_failure(key, error, delay)
-            return delay
+            return Later(delay)
         entry.failures, entry.conflicts, entry.not_before = 0, 0, float("-inf")
-        return delay
+        return Later(later) if isinstance(later, float | int) else later
 
-    def _finish(self, key: Key, entry: _Entry, delay: float | None) -> None:
-        entry.running = entry.patient = False
+    def _finish(self, key: Key, entry: _Entry, later: Later | None) -> None:
+        entry.running = False
         if self._closed:
             return
         now = asyncio.get_running_loop().time()
         if entry.again:
             soonest = max(now, entry.not_before)
-            entry.due = soonest if delay is None else min(soonest, now + delay)
-        elif delay is None:
+            entry.due = soonest if later is None else min(soonest, now + later.seconds)
+            entry.patient = entry.again_patient
+        elif later is None:
             del self._entries[key]
             return
         else:
-            entry.due = now + delay
+            entry.due, entry.patient = now + later.seconds, later.patient
         self._arm(key, entry)

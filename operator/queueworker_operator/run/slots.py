@@ -1,9 +1,24 @@
-"""Who gets the next free slot: those in a hurry before those who are patient, each in the order of coming."""
+"""Who gets the next free slot: those in a hurry before those who are patient, and of each the one that has
+not had one for the longest time."""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import math
 from collections.abc import Hashable
+from dataclasses import dataclass
+
+#: Since when it has had none, the order of coming, and the name.
+_Place = tuple[float, int, Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    turn: asyncio.Future[None]
+    place: _Place
+    patient: bool
 
 
 class Slots:
@@ -11,36 +26,47 @@ class Slots:
 
     def __init__(self, number: int) -> None:
         self._free = number
-        self._hurried: dict[Hashable, asyncio.Future[None]] = {}
-        self._patient: dict[Hashable, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
+        self._waiting: dict[Hashable, _Wait] = {}
+        #: Heaps. A place that its name does not have any more counts for nothing.
+        self._hurried: list[_Place] = []
+        self._patient: list[_Place] = []
 
-    async def take(self, name: Hashable, *, patient: bool) -> None:
-        """Wait for a slot. Each that was taken is given back."""
+    async def take(self, name: Hashable, *, patient: bool, since: float = -math.inf) -> None:
+        """Wait for a slot. Each that was taken is given back. `since` is when this name had the last one."""
         if self._free:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._patient if patient else self._hurried)[name] = turn
+        self._queue(name, turn, since, patient=patient)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give_back()
-            self._hurried.pop(name, None)
-            self._patient.pop(name, None)
+            self._waiting.pop(name, None)
             raise
 
     def hurry(self, name: Hashable) -> None:
         """Whoever waits under that name is patient no more."""
-        turn = self._patient.pop(name, None)
-        if turn is not None:
-            self._hurried[name] = turn
+        wait = self._waiting.get(name)
+        if wait is not None and wait.patient:
+            self._queue(name, wait.turn, wait.place[0], patient=False)
 
     def give_back(self) -> None:
         for line in (self._hurried, self._patient):
             while line:
-                turn = line.pop(next(iter(line)))
-                if not turn.done():
-                    turn.set_result(None)
+                place = heapq.heappop(line)
+                wait = self._waiting.get(place[2])
+                if wait is None or wait.place != place:
+                    continue
+                del self._waiting[place[2]]
+                if not wait.turn.done():
+                    wait.turn.set_result(None)
                     return
         self._free += 1
+
+    def _queue(self, name: Hashable, turn: asyncio.Future[None], since: float, *, patient: bool) -> None:
+        place = (since, next(self._numbers), name)
+        self._waiting[name] = _Wait(turn, place, patient)
+        heapq.heappush(self._patient if patient else self._hurried, place)
