@@ -15,8 +15,9 @@ from typing import Any
 
 from queueworker_operator.act.audits import remove_audit, start_audit
 from queueworker_operator.act.broker import act_on_broker
-from queueworker_operator.act.children import kept_body, owner_reference, render
+from queueworker_operator.act.children import owner_reference, render
 from queueworker_operator.act.events import post
+from queueworker_operator.act.kept import forget, keep
 from queueworker_operator.act.status import status_patch
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.revisions import Revision
@@ -27,7 +28,6 @@ from queueworker_operator.apiserver import (
     ConflictError,
     NotFoundError,
     RefusedError,
-    controllerrevisions,
     deployments,
     pods,
     queueworkers,
@@ -288,32 +288,16 @@ class Executor:
         log.info("deleted", extra={"deployment": action.deployment})
 
     async def _keep(self, action: KeepRevision) -> None:
-        """Its content never changes; its number does, unless anybody wrote it since it was read."""
         await self._stamp_children()
-        owner, there = self.resource.metadata, self.look.kept.get(action.revision.name)
-        path = controllerrevisions(owner.namespace, action.revision.deployment)
-        self._permit()
-        if there is None:
-            await self.api.apply(path, kept_body(owner, action))
-        else:
-            version = {"resourceVersion": there["metadata"]["resourceVersion"]}
-            await self.api.merge(path, {"metadata": version, "revision": action.number})
+        there = self.look.kept.get(action.revision.name)
+        await keep(self.api, self.resource.metadata, action, there, self._permit)
         self.wrote += 1
 
     async def _forget(self, action: ForgetRevision) -> None:
         there = self.look.kept.get(action.revision)
-        if there is None:
-            return
-        await self._stamp_children()
-        self._permit()
-        condition = {key: there["metadata"][key] for key in ("uid", "resourceVersion")}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": condition}
-        try:
-            path = controllerrevisions(self.resource.metadata.namespace, action.deployment)
-            await self.api.delete(path, options)
-        except NotFoundError:
-            return
-        self.wrote += 1
+        if there is not None:
+            await self._stamp_children()
+            self.wrote += await forget(self.api, self.resource.metadata, action, there, self._permit)
 
     async def _add_finalizer(self) -> None:
         metadata = self.body["metadata"]

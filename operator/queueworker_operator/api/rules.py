@@ -15,10 +15,11 @@ from queueworker_operator.api.entries import (
     without_one_verb,
 )
 from queueworker_operator.api.gate_rules import GATE_RULES
+from queueworker_operator.api.redis import Topology
 from queueworker_operator.api.request import RequestAction
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.rule import Rule, Transition
-from queueworker_operator.api.types import Problem, QueueWorkerSpec, Topology
+from queueworker_operator.api.types import Problem, QueueWorkerSpec
 
 #: 32 and `-77ab01c3` and `-p1000` make 47: room for the 10 and 5 characters that a ReplicaSet and a pod add.
 NAME_LENGTH = 32

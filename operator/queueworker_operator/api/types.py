@@ -15,6 +15,7 @@ from queueworker_operator.api.gates import AnalysisStatus, Gate, GateStatus
 from queueworker_operator.api.leaving import Deletion, DeletionPolicy, Rollback, Sunset
 from queueworker_operator.api.nats import Nats
 from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.redis import Redis
 from queueworker_operator.api.request import Request, RolledBackStatus
 from queueworker_operator.api.rollout import Hold, Reached, Rollout, Step, Strategy
 from queueworker_operator.api.schema import Int32, Int64, SecretRef, Timestamp
@@ -30,33 +31,6 @@ class Queue(_Model):
 
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]*$")] = Field(
         description="Name of the queue, as producers write it."
-    )
-
-
-class Topology(StrEnum):
-    STANDALONE = "Standalone"
-    CLUSTER = "Cluster"
-    SENTINEL = "Sentinel"
-
-
-class Redis(_Model):
-    """Redis lists. Exactly one of url and secretRef is set."""
-
-    url: Annotated[str, Field(min_length=1, max_length=2048)] | None = Field(
-        default=None,
-        description="Where the broker is, such as redis://redis:6379/0. A URL with a password belongs into "
-        "secretRef.",
-    )
-    secret_ref: SecretRef | None = Field(default=None, description="Where the broker's URL is kept.")
-    topology: Topology = Field(
-        default=Topology.STANDALONE,
-        description="Cluster when the server is a Redis Cluster; Sentinel when the URL is redis+sentinel:// "
-        "and names the Sentinels and the primary that they watch.",
-    )
-    key_namespace: Annotated[str, Field(min_length=1, max_length=128)] = Field(
-        default="utopia-queue",
-        description="Prefix of all keys; on a Redis Cluster with exactly one non-empty hash tag, such as "
-        "{utopia-queue}. Immutable.",
     )
 
 

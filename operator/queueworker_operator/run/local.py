@@ -26,8 +26,10 @@ from queueworker_operator.run.local_embedded import EmbeddedBrokers
 from queueworker_operator.run.local_file import BadFileError, LocalFile, digest, parse_text, read_text
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
 from queueworker_operator.run.local_memory import kept_in, remembered
-from queueworker_operator.run.local_resource import LocalResource, processes_of, refusal_of
+from queueworker_operator.run.local_resource import LocalResource
 from queueworker_operator.run.local_state import StateDirectory
+from queueworker_operator.run.local_template import refusal_of
+from queueworker_operator.run.local_told import processes_of
 from worker_runtime.brokers.base import BrokerError
 
 #: Seconds to the next look when nothing is reported: while workers start, and otherwise.

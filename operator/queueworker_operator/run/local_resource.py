@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -64,17 +63,8 @@ from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.run.local_broker import BrokerWatch, Located, Location
 from queueworker_operator.run.local_file import Document, with_values
 from queueworker_operator.run.local_memory import Remembered
+from queueworker_operator.run.local_told import Event, Told, processes_of
 from worker_runtime.brokers.base import BrokerError
-
-#: Events that are kept for up.json.
-KEPT_EVENTS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    reason: str
-    type: str
-    message: str
 
 
 class LocalResource:
@@ -95,7 +85,7 @@ class LocalResource:
         self.gone = False
         self.generation = 0
         self.status = QueueWorkerStatus()
-        self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self._told = Told(name, host.say)
         self.groups: dict[str, ProcessGroup] = dict(groups or {})
         #: Those that live on without this resource.
         self.orphans: dict[str, ProcessGroup] = {}
@@ -114,7 +104,6 @@ class LocalResource:
         self._location: Location | None = None
         self._located: Located | None = None
         self._refusals: dict[str, str] = {}
-        self._posted: set[str] = set()
         #: By revision: those that served and can be gone back to.
         self._kept: dict[str, Kept] = dict(kept or {})
 
@@ -302,7 +291,7 @@ class LocalResource:
             case AdoptRevision():
                 pass  # a group of processes is ours or does not exist
             case EmitEvent(reason, type_, message, key):
-                self._post(Event(reason.value, type_, message), key)
+                self._told.post(Event(reason.value, type_, message), key)
                 return
             case WriteStatus(status):
                 self._write(status)
@@ -341,20 +330,8 @@ class LocalResource:
         namespace = self._accepted.metadata.namespace or "default"
         self._audits.start(replace(action, variables={**told, **action.variables}), self._secrets, namespace)
 
-    def _post(self, event: Event, key: str) -> None:
-        if key in self._posted:
-            return
-        self._posted.add(key)
-        self.events.append(event)
-        self._host.say(self.name, f"{event.reason}: {event.message}")
-
     def _write(self, status: QueueWorkerStatus) -> None:
-        said = {event.message for event in self.events}
-        for new in status.conditions:
-            old = self.status.condition(new.type)
-            changed = old is None or (old.status, old.reason) != (new.status, new.reason)
-            if changed and new.type == "Ready" and new.message not in said:
-                self._host.say(self.name, f"{new.type}={new.status} {new.reason}: {new.message}")
+        self._told.conditions(self.status, status)
         self.status = status
 
     # -- the end -----------------------------------------------------------------------------------
@@ -415,35 +392,8 @@ class LocalResource:
                 {"revision": name, "number": one.number, "spec": one.spec} for name, one in self._kept.items()
             ],
             "processes": self.processes(),
-            "events": [asdict(event) for event in self.events],
+            "events": self._told.events(),
         }
-
-
-def processes_of(groups: Iterable[ProcessGroup]) -> list[dict[str, Any]]:
-    """Every process of these groups that runs, for up.json."""
-    return [
-        {
-            "revision": group.revision.name,
-            "index": worker.index,
-            "pid": worker.pid,
-            "admin_port": worker.admin_port,
-            "ready": worker.ready,
-            "stopping": worker.stopping,
-            "started": worker.started,
-        }
-        for group in groups
-        for worker in group.workers
-        if worker.pid is not None
-    ]
-
-
-def refusal_of(resource: QueueWorker, secrets: Mapping[str, Mapping[str, str]], host: Host) -> str:
-    """Why no process can be made of this resource's template; empty when one can."""
-    try:
-        ProcessGroup(revision_of(resource.metadata.name, resource.spec), "", secrets, "default", 0.0, host)
-    except TemplateRefusedError as refusal:
-        return str(refusal)
-    return ""
 
 
 def _content(parsed: QueueWorker | InvalidQueueWorker | None) -> object:
