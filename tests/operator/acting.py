@@ -183,6 +183,10 @@ def to_do(decided: act.Plan, index: Mapping[str, int]) -> list[Todo]:
                 pending.append(("promote delayed",))
             case act.RemoveFinalizer():
                 pending.append(("let go",))
+            case act.StartAudit():
+                pending.append(("count",))
+            case act.RemoveAudit():
+                pending.append(("stop counting",))
             case act.EmitEvent() | act.WriteStatus():
                 pass
             case _:

@@ -3,59 +3,46 @@ which t is promoted, and everything that may happen to them.
 
 Its two arms are waited with, or measured: then each window ends in one of the verdicts, whichever the world
 likes. The operator reads them as everywhere, out of the books of the broker and the samples of the workers.
+Where totals are counted besides, whoever counts may run, answer anything, fail, be refused and be gone.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from queueworker_operator.api.gates import AnalysisStatus, BooksStatus, Counts, GateType, Verdict
-from queueworker_operator.api.reasons import CANARY_STAGES, WAY_OUT, Stage
-from queueworker_operator.api.revisions import Revision
-from queueworker_operator.api.rollout import steps_hash
-from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec, QueueWorkerStatus, RolloutStatus
-from queueworker_operator.plan.facts import Facts, QueueFacts, Unknown, Workers
-from queueworker_operator.plan.planner import plan
-from queueworker_operator.plan.queue_facts import Books, Row
-from queueworker_operator.plan.samples import Pair, Sample, Samples
+from queueworker_operator.api.gates import (
+    Verdict,
+)
+from queueworker_operator.api.reasons import Stage
 from tests.operator.acting import (
     Group,
     Todo,
-    ago,
     broker_moves,
     done,
     priority_moves,
-    queue_read,
-    rows,
-    to_do,
     with_,
     workers_move,
 )
-from tests.operator.resources import (
-    OLD,
-    START,
-    V1,
-    V2,
-    image_revision,
-    priority_work,
-    reachable,
-    wants,
-)
 
 NAMES = "apt"
-P4 = image_revision("demo:v2", spec__prefetch=4)
-#: Seconds of the pauses and of the analyses; the second ones are what an edit of the steps makes of them.
-LENGTHS = (60, 61)
 #: Steps, counted from 1, that are over when p, and when t, was seen to run as it should.
 LAST_OF = (3, 5)
 #: What gates may say of a window: each verdict, and that nobody knows, since nobody looked for a while.
 UNKNOWN = "Unknown"
 SAYS = (*(v.value for v in Verdict if v is not Verdict.WAIVED), UNKNOWN)
-#: The time of a pause, or of a warm-up, has gone by.
-OVER = "over"
+#: The time of a pause, of a warm-up, or until totals may be counted has gone by; that for the answer, too.
+OVER, LATE = "over", "late"
+#: What the status says while totals are counted.
+COUNTING = "counting"
+#: Whoever counts: not there; at work; refused when it is made; there, and nobody could look; what is read is
+#: of another one; not to be made at all, of whatever name; and removed by the operator itself.
+ABSENT, RUNS, REFUSED, UNSEEN, OTHER, IMPOSSIBLE, REMOVED = (
+    *("", "runs", "refused", "unseen", "other", "impossible"),
+    "removed",
+)
+#: How it ends: with an answer, of which only the first one is good, or in another way.
+GOOD, LOST, MORE, FEW, BROKEN = "good", "lost", "more", "few", "broken"
 #: What a person may do, once.
 EVERYTHING = ("version", "steps", "loss", "Abort", "Retry", "SkipStep", "Promote")
 
@@ -77,14 +64,14 @@ class Status(NamedTuple):
     handled: bool = False
     #: Who is on the way out.
     leaving: str = ""
-    #: The analysis at that step: "", "begun", "measured" (since when the window counts), or a verdict; and
-    #: how often nobody could look at its end.
+    #: The analysis at that step: "", "begun", "measured" (since when the window counts), COUNTING, or a
+    #: verdict; and how often nobody could look at its end, or gave no answer.
     analysis: str = ""
     errors: int = 0
 
     @property
     def judged(self) -> bool:
-        return self.analysis not in ("", "begun", "measured")
+        return self.analysis not in ("", "begun", "measured", COUNTING)
 
 
 class World(NamedTuple):
@@ -96,8 +83,12 @@ class World(NamedTuple):
     seen: bool
     quiet: bool
     status: Status
-    #: Of what the step waits for, since it began: "", OVER, or what the gates would say of the window.
+    #: Of what the step waits for, since it began: "", OVER, LATE, or what the gates would say of the window.
     waited: str = ""
+    #: Whoever counts totals, by the name that the status has.
+    audit: str = ABSENT
+    #: Not for the operator: the gates passed the window that is counted.
+    passed: bool = False
     #: Which of the two lengths the steps of the spec have.
     steps: int = 0
     #: What a person requests; a new id where the status says that none was answered.
@@ -125,7 +116,14 @@ class Rules(NamedTuple):
     #: The arms are measured; what follows where they do not pass, Abort or Pause. Empty: they are waited
     #: with.
     gates: str = ""
+    #: Who counts totals besides, "job" or "prometheus", if anybody does.
+    audit: str = ""
     may: tuple[str, ...] = ("version", "steps", "loss", "Abort")
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What gates may say. Where totals are counted, only what leads there, or counts as an error, too."""
+        return (Verdict.PASSED, Verdict.ERROR, UNKNOWN) if self.audit else SAYS
 
     def capable(self, index: int) -> bool:
         return index > 0 or not self.legacy
@@ -168,7 +166,9 @@ def proved(rules: Rules, world: World) -> World:
         return world._replace(proven=(True, True))
     if not (world.seen and world.waited and world.target == "t") or status.steps != world.steps:
         return world
-    if rules.gates and not (status.analysis == "measured" and world.waited == Verdict.PASSED):
+    if rules.audit and not (status.analysis == COUNTING and world.passed and world.audit == GOOD):
+        return world
+    if rules.gates and not rules.audit and (status.analysis, world.waited) != ("measured", Verdict.PASSED):
         return world
     p, t = (
         known or (status.step == LAST_OF[arm - 1] and in_force(world, arm))
@@ -187,7 +187,9 @@ def what_may_happen(rules: Rules, world: World, limit: int) -> Iterator[Happenin
     if rules.nats:
         yield from priority_moves(world)
     yield from broker_moves(world, sum(world.owned))
-    yield from _time(world)
+    yield from _time(rules, world)
+    if rules.audit:
+        yield from _audit_moves(rules, world)
     if world.edits:
         left = world._replace(edits=world.edits - 1)
         again = left._replace(proven=(False, False))
@@ -203,16 +205,44 @@ def what_may_happen(rules: Rules, world: World, limit: int) -> Iterator[Happenin
             yield edits.get(what) or (f"somebody requests {what}", left._replace(request=what))
 
 
-def _time(world: World) -> Iterator[Happening]:
+def _time(rules: Rules, world: World) -> Iterator[Happening]:
     status = world.status
-    if status.analysis == "measured":
+    if status.analysis == COUNTING:
+        if not world.waited:
+            yield "the time until totals are counted goes by", world._replace(waited=OVER)
+        elif world.waited == OVER and world.audit in (ABSENT, RUNS, UNSEEN):
+            yield "the time for an answer goes by", world._replace(waited=LATE)
+    elif status.analysis == "measured":
         # An operator that could ask nobody asks again, and may hear something else.
         if world.waited in ("", Verdict.ERROR):
-            for said in SAYS:
+            for said in rules.says:
                 if said != world.waited:
                     yield f"the window is over, of which the gates say {said}", world._replace(waited=said)
     elif status.step and not status.judged and not world.waited:
         yield "the time of the step goes by", world._replace(waited=OVER)
+
+
+def _audit_moves(rules: Rules, world: World) -> Iterator[Happening]:
+    """What becomes of whoever counts, without the operator."""
+    job = rules.audit == "job"
+    moves: dict[str, tuple[str, ...]] = {}
+    if world.status.analysis == COUNTING and world.waited:
+        ends = (GOOD, LOST, BROKEN, *((MORE, FEW) if job else ()))
+        gone = (ABSENT,) if job else ()
+        moves = {
+            # A Prometheus is asked as soon as it is due; of a Job nobody knows that the planner did not make.
+            ABSENT: () if job else (RUNS,),
+            RUNS: (*ends, UNSEEN, OTHER, *gone),
+            UNSEEN: (RUNS,),
+            OTHER: (RUNS,),
+            # Another operator does not know that it was refused, or what the Prometheus said.
+            **dict.fromkeys((REFUSED, REMOVED), (ABSENT,)),
+            **dict.fromkeys((*ends, MORE, FEW), (ABSENT,)),
+        }
+    elif job and world.status.analysis in ("begun", "measured"):
+        moves = {ABSENT: (IMPOSSIBLE, OTHER), IMPOSSIBLE: (ABSENT,), OTHER: (ABSENT,)}
+    for audit in moves.get(world.audit, ()):
+        yield f"whoever counts: {audit or 'gone'}", world._replace(audit=audit)
 
 
 def _queue(rules: Rules, world: World, limit: int) -> Iterator[Happening]:
@@ -245,223 +275,42 @@ def do(world: World) -> Iterator[Happening]:
                 yield f"{who} takes over from {NAMES[index]}", taken
 
     def written(after: World, action: Todo) -> Happening:
-        _, status, anew = action
+        _, status, waited = action
         assert isinstance(status, Status)
+        assert isinstance(waited, str)
         text = f"the operator writes {status.stage} {status.step}, stable {status.stable}"
         if status.analysis:
             text += f", analysis {status.analysis}"
-        return text, after._replace(status=status, waited="" if anew else world.waited)
+        return text, _counted(world, after._replace(status=status, waited=waited))
 
-    yield from done(NAMES, world, recovered, written)
-
-
-def decide(rules: Rules, world: World) -> tuple[Todo, ...]:
-    """What the planner wants done, as `do` understands it."""
-    return _decide(rules, world._replace(pending=(), edits=0, proven=(False, False), broken=""))
-
-
-@cache
-def _decide(rules: Rules, world: World) -> tuple[Todo, ...]:
-    asked = Asked(world.target, world.wanted, world.steps, world.request)
-    resource = _resource(rules, asked, world.status, world.waited)
-    decided = plan(resource, _facts(rules, world, resource), START)
-    index = {revision.name: number for number, revision in enumerate(_revisions(rules))}
-    pending = to_do(decided, index)
-    written = _short(decided.status, index)
-    anew = _begins(decided.status, written)
-    if written != world.status or (anew and world.waited):
-        pending.append(("status", written, anew))
-    return tuple(pending)
+    after = world._replace(pending=world.pending[1:])
+    match world.pending[0]:
+        case ("count",):
+            yield "the API server refuses the Job", after._replace(audit=REFUSED)
+            yield "the operator has totals counted", after._replace(audit=RUNS)
+        case ("stop counting",):
+            # Which the status names still, unless another one was written before.
+            named = any(todo[0] == "status" for todo in after.pending)
+            yield "the operator removes who counts", after._replace(audit=REMOVED) if named else after
+        case _:
+            yield from done(NAMES, world, recovered, written)
 
 
-def _begins(status: QueueWorkerStatus, written: Status) -> bool:
-    """Whether the time of what the step waits for begins with this pass, or nothing is waited for."""
-    rollout = status.rollout
-    if not written.step or rollout is None or rollout.step_started_at is None:
-        return True
-    if rollout.analysis is None:
-        return rollout.step_started_at == START
-    measured = rollout.analysis.measured
-    return written.judged or (measured.at if measured else rollout.analysis.began_at) == START
+def _counted(before: World, after: World) -> World:
+    """Who counts is known by what the status says: with another status it is another one."""
+    was, is_ = before.status, after.status
+    if is_.analysis == COUNTING and was.analysis != COUNTING:
+        passed = before.seen and before.waited == Verdict.PASSED
+        return after._replace(audit=ABSENT, passed=passed)
+    if counts_the_same(was, is_) or {was.analysis, is_.analysis} == {"begun", "measured"}:
+        return after
+    return after._replace(audit=ABSENT, passed=after.passed and is_.analysis == COUNTING)
 
 
-# -- what it reads -------------------------------------------------------------------------------------
-
-
-class Asked(NamedTuple):
-    """What the spec says."""
-
-    target: str
-    wanted: int
-    steps: int
-    request: str
-
-
-@cache
-def _revisions(rules: Rules) -> tuple[Revision, ...]:
-    return (OLD if rules.legacy else V1, P4, V2)
-
-
-@cache
-def _rollout(rules: Rules, which: int) -> dict[str, Any]:
-    wait: dict[str, Any] = {"pause": {"durationSeconds": LENGTHS[which]}}
-    if rules.gates:
-        two = [GateType.QUEUE_PROGRESS.value, GateType.CPU_EFFICIENCY.value]
-        wait = {"analysis": {"durationSeconds": LENGTHS[which], "gates": two}}
-    steps = [{"setCanaryScale": {"replicas": 1}}, {"setPrefetch": 4}, wait, {"setPrefetch": 100}, wait]
-    rollout: dict[str, Any] = {"strategy": "Canary", "steps": steps}
-    if rules.gates:
-        rollout["gates"] = [
-            {"type": GateType.QUEUE_PROGRESS.value, "minSamples": 1},
-            {"type": GateType.CPU_EFFICIENCY.value, "minSamples": 1, "errorLimit": 1},
-        ]
-        rollout |= {"onFailure": rules.gates, "onInconclusive": rules.gates}
-    return rollout
-
-
-@cache
-def _spec(rules: Rules, which: int) -> QueueWorkerSpec:
-    return wants("demo:v2", 1, spec__rollout=_rollout(rules, which)).spec
-
-
-@cache
-def _hashes(rules: Rules) -> tuple[str, ...]:
-    return tuple(steps_hash(_spec(rules, which).steps) for which in (0, 1))
-
-
-@cache
-def _resource(rules: Rules, asked: Asked, status: Status, waited: str) -> QueueWorker:
-    by_name = dict(zip(NAMES, _revisions(rules), strict=True))
-    full = QueueWorkerStatus(
-        stable=by_name[status.stable].as_stable() if status.stable else None,
-        previous=by_name[status.previous].name if status.previous else None,
-        promoted=V2.name if status.promoted else None,
-        aborted=V2.name if status.aborted else None,
-        handled_request="1" if status.handled else None,
+def counts_the_same(was: Status, is_: Status) -> bool:
+    return (was.analysis, was.errors, was.step, was.steps) == (
+        is_.analysis,
+        is_.errors,
+        is_.step,
+        is_.steps,
     )
-    if status.target:
-        shown = RolloutStatus(
-            target=by_name[status.target].name,
-            stage=status.stage,
-            started_at=START,
-            progressed_at=START,
-            leaving=by_name[status.leaving].name if status.leaving else None,
-        )
-        if status.step:
-            step = {"step": f"{status.step}/5", "attempt": 1, "steps_hash": _hashes(rules)[status.steps]}
-            began = ago(100 if waited or status.analysis else 0)
-            analysis = _analysis(rules, status, waited) if status.analysis else None
-            shown = shown.model_copy(update={**step, "step_started_at": began, "analysis": analysis})
-        full = full.model_copy(update={"rollout": shown})
-    image = "demo:v2" if asked.target == "t" else "demo:old" if rules.legacy else "demo:v1"
-    more: dict[str, Any] = {"spec__rollout": _rollout(rules, asked.steps)}
-    if rules.legacy and asked.target == "a":
-        more["spec__protocol"] = "Legacy"
-    if asked.request:
-        more["spec__request"] = {"id": "1", "action": asked.request}
-    return wants(image, asked.wanted, full, **more)
-
-
-def _analysis(rules: Rules, status: Status, waited: str) -> AnalysisStatus:
-    """What the status has of it. The window, and before it the warm-up, began long ago where it is over."""
-    spec = _spec(rules, status.steps)
-    analysis = spec.steps[status.step - 1].analysis
-    assert analysis is not None
-    since = ago(100 if waited else 0)
-    began = since if status.analysis == "begun" else ago(200)
-    verdict = Verdict(status.analysis) if status.judged else None
-    return AnalysisStatus(
-        revision=(P4 if status.step == LAST_OF[0] else V2).name,
-        settings=analysis.fingerprint(spec.gates),
-        began=_no_books(began),
-        began_at=began,
-        measured=None if status.analysis == "begun" else _no_books(since),
-        errors=status.errors,
-        verdict=verdict,
-        message="a gate did not pass" if verdict else None,
-    )
-
-
-def _no_books(at: Any) -> BooksStatus:
-    return BooksStatus(at=at, server="one", canary=Counts(), stable=Counts())
-
-
-def _facts(rules: Rules, world: World, resource: QueueWorker) -> Facts:
-    revisions = _revisions(rules)
-    workers = Workers(rows(revisions, world.groups, ago(1 if world.young else 60)), START)
-    if not world.seen:
-        nobody = Unknown("nobody could look", START)
-        return Facts(workers, nobody, nobody)
-    check = reachable(resource)
-    queue = queue_read(check, revisions, world, sum(world.owned), has_registry=not rules.nats)
-    facts = Facts(workers, check, queue)
-    if rules.nats:
-        work = priority_work(world.priority, ago(60 if world.drained else 1))
-        facts = dataclasses.replace(facts, broker=dataclasses.replace(check, priority=work))
-    return _measured(rules, facts, queue, world.waited) if rules.gates else facts
-
-
-def _measured(rules: Rules, facts: Facts, queue: QueueFacts, says: str) -> Facts:
-    """What leads the gates to that verdict."""
-    a, *arms = _revisions(rules)
-    committed = 0 if says == Verdict.INCONCLUSIVE else 1000
-    books = Books(
-        server="one",
-        rows={
-            **({} if rules.legacy else {a.name: Row(claimed=1000, committed=1000)}),
-            **{arm.name: Row(claimed=committed, committed=committed) for arm in arms},
-        },
-        # More than prefetch and coroutines allow.
-        owned={arm.name: {"one": 500} for arm in arms} if says == Verdict.FAILED else {},
-        committed=1000 + 2 * committed,
-        failed=0,
-        backlog_since=None,
-    )
-    since = ago(100)
-    samples: Samples | Unknown = Unknown("no worker could be asked", START)
-    if says != Verdict.ERROR:
-        ends = [
-            Sample(at, 0.0, cpu, settled, (), ()) for at, cpu, settled in ((since, 0, 0), (START, 1, 1000))
-        ]
-        samples = Samples(since, {r.name: (Pair(*ends),) for r in (a, *arms)})
-    watched = dataclasses.replace(queue, books=books, watched_since=START if says == UNKNOWN else ago(300))
-    return dataclasses.replace(facts, queue=watched, samples=samples)
-
-
-def _short(status: QueueWorkerStatus, index: dict[str, int]) -> Status:
-    rollout = status.rollout
-    assert rollout is not None
-    assert rollout.target is not None
-    step, _, _ = (rollout.step or "").partition("/")
-    walks = rollout.stage in (
-        *CANARY_STAGES,
-        *WAY_OUT,
-        Stage.PROMOTING,
-        Stage.VALIDATING,
-        Stage.DRAINING_LEGACY,
-    )
-    analysis = rollout.analysis if walks and step else None
-    phase = ""
-    if analysis is not None:
-        phase = analysis.verdict or ("measured" if analysis.measured else "begun")
-    hashes = _known_hashes()
-    return Status(
-        stable=NAMES[index[status.stable.revision]] if status.stable else "",
-        stage=rollout.stage,
-        target=NAMES[index[rollout.target]],
-        previous=NAMES[index[status.previous]] if status.previous else "",
-        step=int(step) if step and walks else 0,
-        steps=hashes[rollout.steps_hash] if rollout.steps_hash and walks else -1,
-        promoted=status.promoted is not None,
-        aborted=status.aborted is not None,
-        handled=status.handled_request is not None,
-        leaving=NAMES[index[rollout.leaving]] if rollout.leaving and rollout.stage in WAY_OUT else "",
-        analysis=str(phase),
-        errors=analysis.errors if analysis is not None and phase == "measured" else 0,
-    )
-
-
-@cache
-def _known_hashes() -> dict[str, int]:
-    every = (Rules(False), Rules(False, gates="Abort"))
-    return {one: which for rules in every for which, one in enumerate(_hashes(rules))}

@@ -1,12 +1,14 @@
 """Every state that a canary of two arms can get into, and the promises that hold in each.
 
 S1 never retire the last consumer that could recover what is held before nothing is.
-S2 never promote before both arms ran as they should and, where they are measured, passed; never on what could
-   not be seen; unless a person says so.
+S2 never promote before both arms ran as they should and, where they are measured, passed; where totals are
+   counted, not without a good answer about that window; never on what could not be seen; unless a person says
+   so.
 S3 never two stable revisions.
 S4 older workers stay, and no other starts and no step is over, while work exists that only they take.
 S5 whatever was begun ends in Idle once the broker answers, and a person does where only a person may.
 S6 a queue is never left without a receiver by the operator's doing.
+Totals are counted once for each window that passed, by whoever the status names, and for nobody else.
 And never more workers than are wanted, a canary, and a canary that is to leave.
 """
 
@@ -20,18 +22,31 @@ import pytest
 from queueworker_operator.api.gates import Verdict
 from queueworker_operator.api.reasons import Stage
 from tests.operator.acting import NONE, Group, Todo, look_at, priority_is_gone
+from tests.operator.canary_reading import decide
 from tests.operator.canary_world import (
+    ABSENT,
+    BROKEN,
+    COUNTING,
     EVERYTHING,
+    FEW,
+    GOOD,
     LAST_OF,
+    LATE,
+    LOST,
+    MORE,
     NAMES,
+    OTHER,
     OVER,
+    REFUSED,
+    RUNS,
     SAYS,
     UNKNOWN,
+    UNSEEN,
     Happening,
     Rules,
     Status,
     World,
-    decide,
+    counts_the_same,
     do,
     in_force,
     proved,
@@ -104,10 +119,17 @@ class Checked(Explored[World]):
             if world.target == "t" and action[:2] == ("scale", 0) and action[2] == 0:
                 self.promise(all_proven, world, "S2: a is retired before the steps are done")
             self.check_priority(world, action)
+            if action == ("count",):
+                wanted = (
+                    world.passed and world.seen and world.waited == OVER and world.status.analysis == COUNTING
+                )
+                self.promise(wanted, world, "totals are counted for a window that did not pass, or too soon")
+                self.promise(world.audit == ABSENT, world, "totals are counted twice for one window")
             if world.seen:
                 *_, (_, after) = do(after._replace(pending=(action,)))
                 left = self.rules.receivers(after)
                 self.promise(bool(left or not receivers), world, f"S6: nobody receives after {action}")
+        self.check_removal(world, decided)
         total = sum(group.desired for group in after.groups)
         before = sum(group.desired for group in world.groups)
         most = max(2 * world.wanted, world.wanted + 2)
@@ -117,7 +139,8 @@ class Checked(Explored[World]):
         """A step that waits or measures is over only when that is proven."""
         was = world.status
         if status.promoted and not was.promoted:
-            self.promise(world.seen, world, "S2: the steps are over, and nobody sees the broker")
+            asked = world.request in ("SkipStep", "Promote") and not was.handled
+            self.promise(world.seen or asked, world, "S2: the steps are over, and nobody sees the broker")
         if world.target != "t" or status.steps != was.steps or status.aborted:
             return
         if self.rules.nats and world.groups[0].exists and status.step > was.step > 0:
@@ -128,6 +151,19 @@ class Checked(Explored[World]):
                 self.promise(
                     proven, world, f"S2: the step of {name} is over, and what it asks for is not proven"
                 )
+
+    def check_removal(self, world: World, decided: Sequence[Todo]) -> None:
+        """Whoever counts is removed when the status does not name it any longer, and not before that is
+        written: an answer that somebody acted on is not asked for again."""
+        names = [one[1] for one in decided if one[0] == "status" and isinstance(one[1], Status)]
+        counts = world.status.analysis == COUNTING
+        over = counts and bool(names) and not counts_the_same(world.status, names[0])
+        removed = ("stop counting",) in decided
+        self.promise(removed == over, world, "who counts is left behind, or removed while it is waited for")
+        if removed:
+            self.promise(
+                decided[-1] == ("stop counting",), world, "who counts is removed before that is written"
+            )
 
     def check_priority(self, world: World, action: Todo) -> None:
         if not self.rules.nats or world.target != "t":
@@ -165,7 +201,9 @@ class Checked(Explored[World]):
         if status.judged and self.rules.gates == "Pause" and answered:
             world = world._replace(request="Retry", status=status._replace(handled=False))
         waited = Verdict.PASSED.value if status.analysis == "measured" else OVER if status.step else ""
-        world = world._replace(seen=True, waited=waited, groups=groups)
+        if status.analysis == COUNTING and world.waited == LATE:
+            waited = LATE
+        world = world._replace(seen=True, waited=waited, groups=groups, audit=self.answered(world))
         if self.rules.live_capable(world):
             world = world._replace(owned=(0, 0, 0))
         if groups[0].ready:
@@ -173,8 +211,16 @@ class Checked(Explored[World]):
         world = world._replace(quiet=not sum(world.owned), drained=not world.priority, young=False)
         return self.one_pass(proved(self.rules, world))
 
+    def answered(self, world: World) -> str:
+        """What becomes of whoever counts when all goes well."""
+        if world.status.analysis != COUNTING:
+            return ABSENT
+        asked = world.audit == ABSENT and self.rules.audit == "prometheus"
+        return GOOD if asked or world.audit in (RUNS, UNSEEN, OTHER) else world.audit
+
     def look(self, world: World) -> str:
         waited = f"; of the step {world.waited}" if world.waited else ""
+        waited += f"; who counts {world.audit}" if world.audit else ""
         asked = f"; requested {world.request}" if world.request else ""
         proven = [name for name, known in zip(NAMES[1:], world.proven, strict=True) if known] or "nothing"
         told = world.status._asdict() | {"stage": str(world.status.stage)}
@@ -185,12 +231,14 @@ class Checked(Explored[World]):
 
 
 WAITED, MEASURED = Rules(False), Rules(False, gates="Pause")
+AUDITED, ASKED = MEASURED._replace(audit="job"), MEASURED._replace(audit="prometheus")
 QUICK = [
     pytest.param(WAITED, 1, 1, "", 0, id="one worker, one thing that a person does"),
     pytest.param(Rules(True), 1, 0, "", 1, id="one worker beside Legacy"),
     pytest.param(WAITED, 2, 0, "", 0, id="two workers"),
     pytest.param(MEASURED, 1, 0, "", 0, id="measured, any verdict, until a person does something"),
     pytest.param(Rules(False, gates="Abort"), 1, 0, "", 0, id="measured, any verdict, or back"),
+    pytest.param(AUDITED, 1, 0, "", 0, id="totals counted by a Job, any answer"),
     pytest.param(Rules(True, nats=True), 1, 0, "", 0, id="work that only older workers take"),
 ]
 ALL_OF_IT = [
@@ -202,6 +250,8 @@ ALL_OF_IT = [
     pytest.param(Rules(True), 1, 1, "t", 1, id="the second arm cannot start beside Legacy"),
     pytest.param(MEASURED._replace(may=EVERYTHING), 1, 1, "", 0, id="measured, and a person does something"),
     pytest.param(MEASURED, 2, 0, "", 0, id="two workers, measured"),
+    pytest.param(ASKED, 1, 0, "", 0, id="totals asked of a Prometheus, any answer"),
+    pytest.param(AUDITED._replace(gates="Abort"), 1, 0, "", 0, id="totals counted, or back"),
     pytest.param(Rules(True, gates="Abort"), 1, 1, "", 0, id="measured beside Legacy, or back"),
     pytest.param(
         Rules(True, nats=True), 1, 1, "", 0, id="work for older workers, and a person does something"
@@ -246,6 +296,34 @@ def test_each_verdict_leads_where_it_should(gates: str) -> None:
         Verdict.ERROR: {"measured", "Inconclusive" if waits else "aborted"},
         UNKNOWN: {"measured"},
     }
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        pytest.param(
+            AUDITED,
+            {MORE: {"Inconclusive"}, FEW: {"Inconclusive"}, REFUSED: {COUNTING, "Inconclusive"}},
+            id="a Job",
+        ),
+        pytest.param(ASKED, {}, id="a Prometheus", marks=pytest.mark.soak),
+    ],
+)
+def test_each_answer_about_the_totals_leads_where_it_should(rules: Rules, said: dict[str, set[str]]) -> None:
+    """What the world says is what the planner hears."""
+    explored = explored_of(rules, 1)
+    ends: dict[str, set[str]] = {}
+    for world in explored.before:
+        was = world.status
+        judges = was.analysis == COUNTING and world.waited == OVER and world.seen
+        if judges and in_force(world, 1 + LAST_OF.index(was.step)):
+            after = explored.one_pass(world).status
+            end = "goes on" if after.promoted or after.step > was.step else after.analysis
+            ends.setdefault(world.audit, set()).add(end)
+    #: Another one, and not more than one; or it is waited for.
+    again, waits = {COUNTING, "Inconclusive"}, {COUNTING}
+    known = {GOOD: {"goes on"}, LOST: {"Failed"}, BROKEN: again, **said}
+    assert ends == known | dict.fromkeys((ABSENT, RUNS, UNSEEN, OTHER), waits)
 
 
 @pytest.mark.soak

@@ -241,15 +241,16 @@ def _finish(
     requeue: float,
 ) -> Plan:
     ordered: list[Action] = [*actions, *events]
-    if (left := _audit(previous)) and left != _audit(status):
-        ordered.append(RemoveAudit(left))
     if status != previous:
         ordered.append(WriteStatus(status))
+    if (left := _audit(previous)) and left != _audit(status):
+        ordered.append(RemoveAudit(left))
     return Plan(tuple(ordered), status, requeue)
 
 
 def _audit(status: QueueWorkerStatus) -> str | None:
-    """Who counts totals. It is removed before the status forgets it: none is left behind."""
+    """Who counts totals. The status forgets it before it is removed: an answer that was judged is not asked
+    for again. A Job that is left behind between the two goes by its age."""
     analysis = status.rollout.analysis if status.rollout else None
     return analysis.audit.name if analysis and analysis.audit else None
 
