@@ -51,7 +51,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = [report.nodeid for report in reporter.stats.get("skipped", [])] if reporter else []
     unexpected = [node for node in skipped if not node.startswith(tuple(EXPECTED_SKIPS))]
-    if unexpected and exitstatus == pytest.ExitCode.OK:
+    if reporter and unexpected and exitstatus == pytest.ExitCode.OK:
         reporter.write_line(
             "Skipped although nothing says that it may be: " + ", ".join(unexpected), red=True
         )

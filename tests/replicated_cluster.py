@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,7 +49,7 @@ class ReplicatedCluster(RedisCluster):
                 self.ask(node, "CLUSTER", "MEET", "127.0.0.1", primaries[0].port)
             for primary, replica in zip(primaries, self.nodes[3:], strict=True):
                 name = self.ask(primary, "CLUSTER", "MYID")
-                _wait(lambda r=replica, n=name: self._replicates(r, n), "a replica that knows its primary")
+                _wait(partial(self._replicates, replica, name), "a replica that knows its primary")
             self._wait_until_whole()
         except BaseException:
             self.stop()

@@ -136,9 +136,15 @@ class DragonflyRules:
             coming.cancel()
 
 
+def _reader() -> hiredis.Reader:
+    """One that gives an error as its text."""
+    text: Any = str
+    return hiredis.Reader(notEnoughData=_INCOMPLETE, replyError=text)
+
+
 async def _reply(stream: asyncio.StreamReader) -> bytes:
     """The bytes of one reply. b"" when the connection ended."""
-    parser = hiredis.Reader(notEnoughData=_INCOMPLETE, replyError=str)
+    parser = _reader()
     parts = []
     while data := await stream.read(1 << 16):
         parts.append(data)
@@ -245,8 +251,9 @@ class _Scripts:
         return list(words[first : (last if last >= 0 else len(words) + last) + 1 : step])
 
     def _ask(self, words: Sequence[bytes]) -> tuple[bytes, Any]:
-        self._socket.sendall(hiredis.pack_command(tuple(words)))
-        parser = hiredis.Reader(notEnoughData=_INCOMPLETE, replyError=str)
+        packed: Any = tuple(words)  # hiredis types a tuple of one word.
+        self._socket.sendall(hiredis.pack_command(packed))
+        parser = _reader()
         raw = b""
         while (reply := parser.gets()) is _INCOMPLETE:
             data = self._socket.recv(1 << 20)

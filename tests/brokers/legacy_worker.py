@@ -35,7 +35,7 @@ class LegacyWorker:
     """Synchronous, one message at a time. `job_ttl` in seconds, 0 for ever."""
 
     def __init__(self, client: redis.Redis, namespace: str, queue: str = "q", job_ttl: int = 0) -> None:
-        self._redis = client
+        self._redis: Any = client
         self._ns = namespace
         self._queue = queue
         self._job_ttl = job_ttl

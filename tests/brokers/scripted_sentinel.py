@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Self
+from typing import Any, Self
 
 import hiredis
 
@@ -69,8 +69,14 @@ class ScriptedSentinel:
             self.asked += 1
             if not self.names:
                 return b"*-1\r\n"
-            return hiredis.pack_command(("127.0.0.1", self.names))
+            return _packed("127.0.0.1", self.names)
         assert command[1] == "MASTER", command
         if self.epoch < 0:
             return b"-NOPERM this user has no permissions to run the 'sentinel|master' command\r\n"
-        return hiredis.pack_command(("name", NAME, "port", self.names, "config-epoch", self.epoch))
+        return _packed("name", NAME, "port", self.names, "config-epoch", self.epoch)
+
+
+def _packed(*parts: str | int) -> bytes:
+    words: Any = parts  # hiredis types a tuple of one word.
+    packed: bytes = hiredis.pack_command(words)
+    return packed

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
-
-import redis
+from typing import Any, TypeVar
 
 from worker_runtime.brokers.base import (
     Action,
@@ -27,6 +25,8 @@ from worker_runtime.brokers.base import (
 )
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.redis.keys import QueueKeys
+
+T = TypeVar("T")
 
 #: An upper bound for everything that is awaited: long enough for a busy machine.
 PATIENCE = 120.0
@@ -50,7 +50,8 @@ class Site:
 
     def __init__(self, url: str, client: Any, namespace: str) -> None:
         self.url = url
-        self.client: redis.Redis = client
+        # redis-py types an answer as all that any settings would make of it.
+        self.client: Any = client
         self.namespace = namespace
         self.keys = QueueKeys(namespace, "q")
         self._open: list[Any] = []
@@ -122,7 +123,7 @@ class Site:
         """Raw bytes in the order in which they will be taken."""
         return list(reversed(self.client.lrange(self.keys.ready, 0, -1)))
 
-    def _keep(self, part: Any) -> Any:
+    def _keep(self, part: T) -> T:
         self._open.append(part)
         return part
 

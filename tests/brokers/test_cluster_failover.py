@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -180,7 +181,7 @@ async def test_nobody_goes_on_using_a_primary_that_comes_back(six: ReplicatedClu
         await persistent(lambda: on_six.publish(b"1"))
         taken = (await persistent(lambda: receive(consumer))).deliveries
         assert len(taken) == 1
-        assert await persistent(lambda taken=taken: renewer.extend(taken)) == []
+        assert await persistent(partial(renewer.extend, taken)) == []
         await persistent(lambda: fences.fences("q"))
         assert await settle(consumer, taken, Action.COMMIT) == [Outcome.COMMITTED]
     used = six.ask(primary, "INFO", "commandstats")

@@ -52,7 +52,7 @@ async def test_a_settlement_that_meets_a_half_moved_slot_is_sent_again_until_it_
     consumer = on_six.consumer(timing=SOON)
     deliveries = (await receive(consumer)).deliveries
     moving = await move()
-    await asyncio.to_thread(moving.take, on_six.keys.owners, on_six.keys.job(deliveries[0].pid))
+    await asyncio.to_thread(moving.take, on_six.keys.owners, str(on_six.keys.job(deliveries[0].pid)))
     settling = asyncio.create_task(settle(consumer, deliveries, Action.COMMIT))
     for _ in range(2):
         await eventually(lambda: _refused(moving, on_six))

@@ -22,7 +22,16 @@ from tests.brokers.site import (
     receive,
     settle,
 )
-from worker_runtime.brokers.base import Action, Outcome, PayloadRefusedError, Settlement, Swept
+from worker_runtime.brokers.base import (
+    Action,
+    Delivery,
+    Outcome,
+    PayloadRefusedError,
+    Recovered,
+    Renewer,
+    Settlement,
+    Swept,
+)
 
 
 def numbered(count: int) -> list[bytes]:
@@ -205,7 +214,7 @@ async def test_released_work_comes_back_first_and_in_order(site: Site) -> None:
 async def test_more_releases_than_fit_into_one_call_keep_their_order(site: Site) -> None:
     await site.publish(*numbered(2500))
     consumer = site.consumer()
-    deliveries = []
+    deliveries: list[Delivery] = []
     while len(deliveries) < 2500:
         deliveries += (await receive(consumer, 2500)).deliveries
     await consumer.settle([], lambda *_: None)
@@ -214,7 +223,7 @@ async def test_more_releases_than_fit_into_one_call_keep_their_order(site: Site)
     assert [one.payload for one in (await receive(consumer, 1000)).deliveries] == numbered(1000)
     if CAN_COUNT_PLACES in site.can:
         assert (await site.read()).ready == 1500
-    rest = []
+    rest: list[Delivery] = []
     while len(rest) < 1500:
         rest += (await receive(consumer, 1000)).deliveries
     assert [one.payload for one in rest] == numbered(2500)[1000:]
@@ -257,8 +266,8 @@ async def test_expired_work_is_taken_over_and_the_old_owner_is_superseded(site: 
     assert (reading.success, reading.failed, reading.private, reading.ready) == (3, 0, 0, 0)
 
 
-async def _recovered(renewer: object) -> bool:
-    return (await renewer.recover()).deliveries > 0  # type: ignore[attr-defined]
+async def _recovered(renewer: Renewer) -> bool:
+    return (await renewer.recover()).deliveries > 0
 
 
 @pytest.mark.needs(CAN_TAKE_OVER)
@@ -293,7 +302,7 @@ async def test_one_winner_when_commit_and_recovery_race(site: Site) -> None:
         seed.shuffle(tasks)
         results = await asyncio.gather(*tasks)
         outcome = next(one for one in results if isinstance(one, list))
-        taken_over = sum(one.deliveries for one in results if not isinstance(one, list))
+        taken_over = sum(one.deliveries for one in results if isinstance(one, Recovered))
         assert (outcome, taken_over) in (([Outcome.COMMITTED], 0), ([Outcome.MISSING], 1))
         reading = await site.read()
         assert reading.ready == taken_over

@@ -103,5 +103,5 @@ async def test_answers_of_two_settlements_that_arrive_in_one_piece_find_their_ow
             wire.acknowledge([b"$JS.ACK.a"] * 3, first.extend, refuse, 30.0),
             wire.acknowledge([b"$JS.ACK.b"] * 4, second.extend, refuse, 30.0),
         )
-    assert left == [[], []]
+    assert list(left) == [[], []]
     assert (first, second) == ([2, 1, 0], [3, 2, 1, 0])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.brokers.nats_site import NatsSite
 from tests.brokers.site import CALM, PATIENCE, eventually, receive, settle
-from worker_runtime.brokers.base import Action, Consumer, Outcome, Settlement, WorkerIdentity
+from worker_runtime.brokers.base import Action, Consumer, Delivery, Outcome, Settlement, WorkerIdentity
 
 #: The version of the Redis server makes no difference.
 pytestmark = pytest.mark.any_server
@@ -25,7 +25,8 @@ async def test_expired_work_comes_again_and_its_late_owner_is_held_back(on_nats:
     await on_nats.publish(b"1", b"2", b"3", b"4")
     old = on_nats.consumer("old", timing=QUICK)
     lost = (await receive(old)).deliveries
-    new, taken = on_nats.consumer("new", timing=QUICK), []
+    new = on_nats.consumer("new", timing=QUICK)
+    taken: list[Delivery] = []
     while len({one.pid for one in taken}) < 4:
         taken += (await receive(new)).deliveries
     assert [(one.pid, one.attempts) for one in taken[:4]] == [(one.pid, 1) for one in lost]
@@ -145,7 +146,8 @@ async def test_what_cannot_be_decoded_is_put_aside_with_its_bytes_and_the_rest_r
         await on_nats.put(body)
     await on_nats.publish(b"1")
     consumer = on_nats.consumer()
-    poisoned, deliveries = 0, []
+    poisoned = 0
+    deliveries: list[Delivery] = []
     while not deliveries:
         received = await receive(consumer)
         poisoned += received.poisoned
@@ -175,14 +177,14 @@ async def test_a_dead_letter_is_the_very_message_that_was_published(on_nats: Nat
 async def test_commits_of_many_deliveries_while_others_fail(on_nats: NatsSite) -> None:
     await on_nats.publish(*(b"%d" % n for n in range(300)))
     consumer = on_nats.consumer()
-    deliveries: list = []
+    deliveries: list[Delivery] = []
     while len(deliveries) < 300:
         deliveries += (await receive(consumer, 300)).deliveries
     actions = [(Action.COMMIT, Action.DEAD, Action.RETRY)[n % 3] for n in range(300)]
     outcomes = await settle(consumer, deliveries, *actions)
     assert [outcomes.count(one) for one in (Outcome.COMMITTED, Outcome.REJECTED)] == [100, 200]
     assert await on_nats.stored(on_nats.names.dead_stream) == 100
-    again: list = []
+    again: list[Delivery] = []
     while len(again) < 100:
         again += (await asyncio.wait_for(consumer.receive(300), PATIENCE)).deliveries
     assert sorted(int(one.payload) for one in again) == list(range(2, 300, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -112,7 +113,7 @@ async def test_it_can_be_read_and_proven_empty(small: Site) -> None:
     before = await small.read()
     await full(small)
     reading = await small.read()
-    moving = {"oldest_ready_age": None, "reservations": (), "cpu_seconds": None}
+    moving: dict[str, Any] = {"oldest_ready_age": None, "reservations": (), "cpu_seconds": None}
     assert dataclasses.replace(reading, **moving) == dataclasses.replace(before, **moving)
     assert [one.size for one in reading.reservations] == [1]
     assert (reading.ready, reading.reserved, reading.owned, reading.role) == (2, 1, 2, Role.PRIMARY)

@@ -15,7 +15,7 @@ import redis
 from tests.brokers.site import CALM, PATIENCE, Site, receive, settle
 from tests.brokers.test_redis_claims import envelope, push
 from tests.services import EmbeddedRedis
-from worker_runtime.brokers.base import Action, BrokerUnavailableError, Delivery, Outcome
+from worker_runtime.brokers.base import Action, BrokerUnavailableError, Delivery, Outcome, Recovered
 
 
 @pytest.mark.parametrize("action", [Action.COMMIT, Action.REJECT, Action.RELEASE, Action.RETRY])
@@ -41,7 +41,7 @@ async def test_a_settlement_against_recovery_has_one_winner(action: Action, stan
         chance.shuffle(racers)
         results = await asyncio.wait_for(asyncio.gather(*racers), PATIENCE)
         outcome = next(one for one in results if isinstance(one, Outcome))
-        recovered = next(one.deliveries for one in results if not isinstance(one, Outcome))
+        recovered = next(one.deliveries for one in results if isinstance(one, Recovered))
         assert (outcome, recovered) in ((wanted, 0), (Outcome.MISSING, 1)), delivery.pid
         wins["recovery" if recovered else "settlement"] += 1
     assert set(wins) == {"recovery", "settlement"}, "one side always came first: nothing raced"

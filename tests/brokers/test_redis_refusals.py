@@ -178,16 +178,21 @@ async def test_a_key_of_another_type_is_named_and_nothing_moves(key: str, standa
         if reserved:
             hasty = dataclasses.replace(CALM, reservation=0.001)
             for one in _reservations(standalone):
-                suffix = one.removeprefix(standalone.keys.reservation(b""))
+                suffix = one.removeprefix(_prefix(standalone))
                 standalone.client.zadd(standalone.keys.reservations, {suffix: 1})
             assert (await standalone.renewer(timing=hasty).recover()).reservations == 1
         assert [one.pid for one in (await receive(consumer)).deliveries] == ["a"]
 
 
 def _reservations(site: Site) -> list[bytes]:
-    prefix = site.keys.reservation(b"").decode()
-    found: list[bytes] = site.client.keys(prefix + "*")
+    found: list[bytes] = site.client.keys(_prefix(site) + b"*")
     return found
+
+
+def _prefix(site: Site) -> bytes:
+    prefix = site.keys.reservation(b"")
+    assert isinstance(prefix, bytes)
+    return prefix
 
 
 async def test_a_queue_key_of_another_type_is_named(standalone: Site) -> None:

@@ -282,7 +282,7 @@ async def test_a_sweep_that_dies_at_any_command_loses_and_doubles_nothing(
             result = await asyncio.gather(sweeper.retry("q"), return_exceptions=True)
             if not dead:
                 commands = 0
-                assert result == [Swept(retried=450)]
+                assert list(result) == [Swept(retried=450)]
         reading = await standalone.read()
         assert reading.ready + reading.failed == len(payloads)
         await standalone.maintenance().retry("q")

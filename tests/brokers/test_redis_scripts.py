@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -68,9 +69,9 @@ def _steps(site: Site) -> Iterator[tuple[Call, object]]:
     client.set(keys.job("old"), envelope("old"))
     client.zadd(keys.liveness, {"p4": 1})
     client.hset(keys.takeovers, "p3", 1)
-    taken = [(b"p3", None), (b"p4", None), (b"old", 1.0), (b"stale", None)]
-    yield transitions.recover_delivery(keys, taken[:1], 60, 3, 5), [1, 0, 0]
-    yield transitions.recover_delivery(keys, taken, 60, 2, 5), [1, 0, 1]
+    lost = [(b"p3", None), (b"p4", None), (b"old", 1.0), (b"stale", None)]
+    yield transitions.recover_delivery(keys, lost[:1], 60, 3, 5), [1, 0, 0]
+    yield transitions.recover_delivery(keys, lost, 60, 2, 5), [1, 0, 1]
     client.hset(keys.fence, "r", "stop")
     yield transitions.reserve(keys, "two", "r", 10, 60), [b"fenced", b"stop"]
     yield transitions.take(keys, envelope("p9"), "p9", "r w two", "r", 60), [b"fenced", b"stop"]
@@ -90,7 +91,7 @@ def run_all(site: Site, run: Runner) -> set[str]:
     return seen
 
 
-def _only_these_keys(client: redis.Redis, user: str, keys: list[str | bytes]) -> None:
+def _only_these_keys(client: Any, user: str, keys: list[str | bytes]) -> None:
     patterns = [f"~{key.decode() if isinstance(key, bytes) else key}" for key in keys]
     client.execute_command("ACL", "SETUSER", user, "reset", "on", ">pw", "+@all", *patterns)
 

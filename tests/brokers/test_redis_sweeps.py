@@ -37,7 +37,7 @@ async def test_what_cannot_be_retried_is_cleared_or_kept(standalone: Site) -> No
     assert await standalone.maintenance().retry("q") == Swept(retried=2, dropped=1, kept=1, unreadable=1)
     assert client.lrange(keys.failed, 0, -1) == [b"junk"]
     assert sorted(client.keys(f"{standalone.namespace}.*")) == sorted(
-        key.encode() for key in (keys.failed, keys.ready, keys.job("junk"))
+        str(key).encode() for key in (keys.failed, keys.ready, keys.job("junk"))
     )
     assert [one.attempts for one in (await receive(standalone.consumer())).deliveries] == [1, 1]
 
@@ -78,7 +78,7 @@ async def test_what_fails_again_during_a_sweep_waits_for_the_next(standalone: Si
         failed(standalone, f"p{number}", dated(f"p{number}", 10))
     again = 0
 
-    def fail_again(_: Swept) -> None:
+    def fail_again(swept: Swept) -> None:
         nonlocal again
         for _ in range(200):
             again += 1

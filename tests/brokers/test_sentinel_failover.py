@@ -163,7 +163,7 @@ async def test_a_frozen_primary_is_left_and_a_settlement_that_it_got_is_unknown(
 
 
 async def _succeeded(site: Site, count: int) -> bool:
-    return await asyncio.to_thread(site.client.get, site.keys.success) == str(count).encode()
+    return bool(await asyncio.to_thread(site.client.get, site.keys.success) == str(count).encode())
 
 
 def _calls(site: Site) -> int:

@@ -275,7 +275,7 @@ def _server(kubectl: Kubectl, folder: Path) -> tuple[str, ssl.SSLContext]:
         place.touch(mode=0o600)
         place.write_bytes(base64.b64decode(user[f"{name}-data"]))
         files.append(place)
-    context.load_cert_chain(*files)
+    context.load_cert_chain(files[0], files[1])
     with contextlib.suppress(OSError):
         files[1].unlink()
     return str(cluster["server"]), context

@@ -15,6 +15,7 @@ from queueworker_operator.act.audits import audit_body
 from queueworker_operator.act.children import render
 from queueworker_operator.act.executor import Executor, SupersededError
 from queueworker_operator.api.parse import parse
+from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.apiserver import ApiServer, ConflictError, connect, queueworkers
 from queueworker_operator.observe.audits import JobAudits
 from queueworker_operator.observe.checks import BrokerChecks
@@ -45,6 +46,7 @@ async def _old_operator(api: ApiServer, namespace: str) -> Executor:
     await lease.acquire()
     body = await api.get(queueworkers(namespace, NAME))
     resource = parse(body)
+    assert isinstance(resource, QueueWorker)
     seen = await look(
         api,
         BrokerChecks(_now),

@@ -88,11 +88,11 @@ def told_once(story: Story) -> Counter[str]:
 def then_nothing_is_left(story: Story) -> None:
     story.then_gone(seconds=THROUGH_DEATHS)
     for kind in ("deployments", "controllerrevisions", "pods"):
-        wait_until(
-            lambda kind=kind: not story.kubectl.json("get", kind, "-l", f"{LABEL_WORKER}={NAME}")["items"],
-            f"no {kind} are left",
-            SOON,
-        )
+
+        def gone(kind: str = kind) -> bool:
+            return not story.kubectl.json("get", kind, "-l", f"{LABEL_WORKER}={NAME}")["items"]
+
+        wait_until(gone, f"no {kind} are left", SOON)
     reading = story.reading()
     assert not reading.fences
     assert reading.private == 0

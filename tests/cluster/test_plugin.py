@@ -42,8 +42,8 @@ def test_the_plugin_shows_pods_and_says_what_stops_a_worker(installed: Installed
     assert all(f"{pod['metadata']['name']}  ready" in shown.stdout for pod in story.pods())
     page = plugin(story, "report", NAME, "-n", namespace)
     assert page.returncode == 0, page.stderr
-    told = (revision, "nothing to do</strong> (Serving)", "RolloutStarted")
-    assert all(text in page.stdout for text in told)
+    texts = (revision, "nothing to do</strong> (Serving)", "RolloutStarted")
+    assert all(text in page.stdout for text in texts)
     assert all(f"{pod['metadata']['name']} ready" in page.stdout for pod in story.pods())
     everywhere = json.loads(plugin(story, "get", "-A", "--json").stdout)
     assert (namespace, NAME) in {(one["namespace"], one["name"]) for one in everywhere}

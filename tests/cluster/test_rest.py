@@ -13,6 +13,7 @@ from e2e.cluster import Cluster
 from e2e.fixtures import wait_until
 from queueworker_operator.act.audits import audit_body
 from queueworker_operator.act.children import render
+from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.apiserver import ApiServer, connect, queueworkers
 from queueworker_operator.observe.audits import JobAudits
 from queueworker_operator.observe.checks import BrokerChecks
@@ -51,7 +52,7 @@ async def test_the_list_says_what_a_look_says(
     assert found is not None
     shelved, observed_at = found
     resource = shelved.calm()
-    assert resource is not None
+    assert isinstance(resource, QueueWorker)
     assert resource.metadata.uid == (await api.get(queueworkers(*_key(story))))["metadata"]["uid"]
     listed = await look_at_shelf(api, checks, queues, resource, shelved, observed_at, _now)
     looked = await look(
@@ -62,7 +63,7 @@ async def test_the_list_says_what_a_look_says(
         audits,
         resource,
         None,
-        lambda *arguments: render(*arguments, epoch=1),
+        partial(render, epoch=1),
         partial(audit_body, resource.metadata, resource.spec),
         _now,
     )

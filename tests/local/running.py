@@ -246,7 +246,8 @@ class Jobs:
 
     async def done(self) -> dict[str, int]:
         """id -> how often it was finished."""
-        return {key: int(value) for key, value in (await self.store.hgetall(DONE)).items()}
+        done: Any = await self.store.hgetall(DONE)
+        return {key: int(value) for key, value in done.items()}
 
     async def read(self) -> QueueReading:
         return await self._inspector.read("work")

@@ -105,9 +105,11 @@ async def test_credentials_from_secrets_of_the_file(own_up: Up, tmp_path: Path) 
         pids = own_up.pids()
         for password, reason in (("wrong", "AuthenticationFailed"), ("s3cret", "Reachable")):
             own_up.write(secret("mails-nats", username="mails", password=password), work)
-            await own_up.until(
-                reason, lambda reason=reason: own_up.condition("BrokerReachable")["reason"] == reason
-            )
+
+            def told(reason: str = reason) -> bool:
+                return bool(own_up.condition("BrokerReachable")["reason"] == reason)
+
+            await own_up.until(reason, told)
         assert own_up.pids() == pids, "workers read their credentials at each connection"
         own_up.write(work)
         await own_up.until(

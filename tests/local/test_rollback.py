@@ -127,7 +127,7 @@ async def test_a_request_aborts_a_change_to_an_image_that_cannot_start(up: Up, j
     up.write(resource())
     await up.start()
     stable = await up.ready()
-    broken = {"version": "v2", "env": {"BROKEN": "yes"}}
+    broken: dict[str, Any] = {"version": "v2", "env": {"BROKEN": "yes"}}
     up.write(resource(**broken))
     await up.until("the report", lambda: "CrashLoopBackOff" in up.condition("Ready")["message"])
     target = up.of()["status"]["rollout"]["target"]

@@ -18,7 +18,7 @@ class World(Protocol):
     @property
     def pending(self) -> tuple[Todo, ...]: ...
 
-    def _replace(self, **changes: Any) -> Any: ...
+    def _replace(self, *, pending: tuple[Todo, ...]) -> Any: ...
 
 
 W = TypeVar("W", bound=World)
@@ -69,7 +69,7 @@ class Explored(ABC, Generic[W]):
 
     def arrive(self, world: W) -> None:
         """Follow the way on which all goes well to its end, unless that was done."""
-        path = []
+        path: list[W] = []
         now = world
         for _ in range(self.enough):
             if now in self.arrives or self.is_over(now):

@@ -65,7 +65,7 @@ def test_it_is_told_where_the_broker_is_as_workers_are_and_where_its_answer_goes
     assert env(rendered(template, secret))["QUEUEWORKER_BROKER_URL"] == {
         "secretKeyRef": {"name": "redis", "key": "url"}
     }
-    template["spec"]["containers"][0]["terminationMessagePath"] = "/tmp/said"  # type: ignore[assignment]
+    template["spec"]["containers"][0]["terminationMessagePath"] = "/tmp/said"
     assert env(rendered(template))["QUEUEWORKER_RESULT_FILE"] == "/tmp/said"
 
 

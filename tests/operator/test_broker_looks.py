@@ -37,7 +37,9 @@ async def test_a_look_is_made_anew_where_it_is_asked_for_unless_the_broker_just_
     assert looks == 2
     verdict, now = BrokerVerdict.TIMEOUT, after(4)
     for _ in range(2):
-        assert (await checks.check(access, resource.spec, anew=True)).verdict is BrokerVerdict.TIMEOUT
+        found = await checks.check(access, resource.spec, anew=True)
+        assert isinstance(found, BrokerCheck)
+        assert found.verdict is BrokerVerdict.TIMEOUT
     assert looks == 3, "a broker that does not answer is not asked by each pass"
 
 

@@ -112,8 +112,8 @@ class Checked(Explored[World]):
                     self.promoted = True
                     self.promise(world.seen, world, "S2: promoted without a broker")
                     self.promise(all_proven, world, "S2: promoted before its steps are done")
-                    others = [g for g in world.groups[:2] if g.desired or g.ready or g.stopping]
-                    self.promise(not others, world, "S3: promoted beside another revision")
+                    beside = [g for g in world.groups[:2] if g.desired or g.ready or g.stopping]
+                    self.promise(not beside, world, "S3: promoted beside another revision")
                 case ("status", Status() as status, _):
                     self.check_steps(world, status)
             if world.target == "t" and action[:2] == ("scale", 0) and action[2] == 0:

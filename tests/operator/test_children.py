@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from queueworker_operator.act.children import ADMIN_PORT, render
+from queueworker_operator.act.children import render
 from queueworker_operator.act.status import status_patch
 from queueworker_operator.api.parse import parse
 from queueworker_operator.api.revisions import Revision, revision_of
 from queueworker_operator.api.types import Metadata, QueueWorker
-from queueworker_operator.observe.children import child_of
+from queueworker_operator.observe.children import ADMIN_PORT, child_of
 from queueworker_operator.observe.pods import failure_of, is_alive, is_ready
 from tests.operator.resources import START
 

@@ -160,7 +160,7 @@ async def test_a_queue_that_is_missing_is_told_with_the_command_that_makes_it(
     server: EmbeddedNats, queue: NatsSite, tmp_path: Path
 ) -> None:
     await queue.clear()
-    nats = {
+    nats: dict[str, Any] = {
         "queueNamespace": "shop",
         "credentials": {"login": {"name": "mails-nats"}},
         "stream": {"storage": "Memory", "ackWaitSeconds": 45, "maxDeliver": 7, "maxAckPending": 50},
@@ -181,7 +181,7 @@ async def test_a_queue_that_differs_is_told_with_the_command_that_changes_it(
     server: EmbeddedNats, queue: NatsSite, tmp_path: Path
 ) -> None:
     before = await queue.consumer_info()
-    nats = {
+    nats: dict[str, Any] = {
         "credentials": {"login": {"name": "mails-nats"}},
         "stream": {"replicas": 1, "ackWaitSeconds": 60, "maxAgeSeconds": 3600},
     }
@@ -199,7 +199,10 @@ async def test_an_ack_wait_that_is_too_short_for_the_workers_of_the_template(
     server: EmbeddedNats, queue: NatsSite, tmp_path: Path
 ) -> None:
     await queue.provision(ack_wait=5, update=True)
-    nats = {"credentials": {"login": {"name": "mails-nats"}}, "stream": {"ackWaitSeconds": 5, "replicas": 1}}
+    nats: dict[str, Any] = {
+        "credentials": {"login": {"name": "mails-nats"}},
+        "stream": {"ackWaitSeconds": 5, "replicas": 1},
+    }
     short = await look(server, "asker", **nats)
     assert short.verdict is BrokerVerdict.QUEUE_UNUSABLE
     assert "QUEUEWORKER_EXPIRY_SECONDS in the env of the container to 5 or less; or" in short.message
@@ -239,7 +242,9 @@ async def test_credentials_are_files_only_while_they_are_used(
     async def checked(access: Access) -> BrokerCheck:
         nonlocal now
         now = after((now - START).total_seconds() + 60)  # nothing that was remembered counts
-        return await checks.check(Access(server.url, access.files), spec)
+        found = await checks.check(Access(server.url, access.files), spec)
+        assert isinstance(found, BrokerCheck)
+        return found
 
     assert (await checked(login("asker"))).verdict is BrokerVerdict.REACHABLE
     wrong = await checked(login("asker", "wr0ng"))
@@ -270,7 +275,9 @@ async def test_the_time_without_priority_work_goes_on_from_look_to_look(
     async def empty_since(seconds: float) -> datetime | None:
         nonlocal now
         now = after(seconds)
-        priority = (await checks.check(access, spec)).priority
+        check = await checks.check(access, spec)
+        assert isinstance(check, BrokerCheck)
+        priority = check.priority
         assert isinstance(priority, PriorityWork)
         assert priority.observed_at == now
         return priority.empty_since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -283,10 +284,10 @@ def test_a_lost_status_does_not_make_a_canary_stable_that_is_not_wanted_any_more
 def test_a_typo_in_the_spec_costs_no_step_and_no_answer() -> None:
     story = begin(ONE, PAUSE, HALF, PAUSE)
     story.until(Stage.PAUSED, "2/4")
-    asked = {"spec__request": {"id": "p", "action": "SkipStep"}}
+    asked: dict[str, Any] = {"spec__request": {"id": "p", "action": "SkipStep"}}
     story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **asked))
     story.until(Stage.PAUSED, "4/4")
-    promote = {"spec__request": {"id": "q", "action": "Promote"}}
+    promote: dict[str, Any] = {"spec__request": {"id": "q", "action": "Promote"}}
     story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **promote))
     story.look()
     before = story.status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from queueworker_operator.api.reasons import Stage
@@ -9,15 +11,15 @@ from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
 from tests.operator.canary_story import HALF, MINUTE, ONE, PAUSE, Story, arm, begin, canary
 from tests.operator.resources import OLD, V1, V2, on, seen, wants
 
-HOLD = {"spec__hold": {"reason": "a migration until Friday"}}
-REVOKED = {"spec__revokedVersions": [V2.version]}
+HOLD: dict[str, Any] = {"spec__hold": {"reason": "a migration until Friday"}}
+REVOKED: dict[str, Any] = {"spec__revokedVersions": [V2.version]}
 
 
-def asks(action: str, id_: str = "1") -> dict[str, object]:
+def asks(action: str, id_: str = "1") -> dict[str, Any]:
     return {"spec__request": {"id": id_, "action": action}}
 
 
-def manual(status: QueueWorkerStatus, image: str = "demo:v2", **more: object) -> QueueWorker:
+def manual(status: QueueWorkerStatus, image: str = "demo:v2", **more: Any) -> QueueWorker:
     return wants(image, 4, status, spec__rollout={"strategy": "Manual"}, **more)
 
 
@@ -141,7 +143,7 @@ def test_what_is_skipped_or_promoted_in_a_paused_change_is_not_shown_as_its_begi
         if at == "4/4":
             story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **asks("SkipStep", "0")))
             story.until(Stage.PAUSED, at)
-        paused = {**asks(action), "spec__paused": True}
+        paused: dict[str, Any] = {**asks(action), "spec__paused": True}
         story.wants(canary(story.status, ONE, PAUSE, HALF, PAUSE, **paused))
         for _ in range(3):
             assert story.look() == []

@@ -43,7 +43,7 @@ BROKEN = invalid(spec__prefetch=1, status=on("v1").to_body(), **GONE)
 BROKEN_ORPHAN = invalid(spec__prefetch=1, spec__deletion={"policy": "Orphan"}, **GONE)
 SERVES = seen(V1, 2)
 STOPPED = seen(V1, 0)
-FENCED = {"fences": {V1.name: OURS}, "live": {V1.name: LiveWorkers(2, 0)}}
+FENCED: dict[str, Any] = {"fences": {V1.name: OURS}, "live": {V1.name: LiveWorkers(2, 0)}}
 BESIDE = {V2.name: LiveWorkers(1, 1)}
 
 

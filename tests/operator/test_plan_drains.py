@@ -108,7 +108,7 @@ def test_the_status_says_how_much_is_held_and_by_whom() -> None:
 
 def test_the_event_of_an_empty_registry_says_whose_work_is_left() -> None:
     """Others recover, so it need not be empty: what is owned then is theirs."""
-    reading = {"fences": FENCED, "live": STOPPED, "owned": 100, "owned_by": {V1.name: 100}}
+    reading: dict[str, Any] = {"fences": FENCED, "live": STOPPED, "owned": 100, "owned_by": {V1.name: 100}}
     resource = wants("demo:v1", 2, on("v2").model_copy(update={"previous": V1.name}))
     both = (V2_SERVES, seen(V1, 2))
     decided = plan(resource, facts(resource, *both, reading=queue(resource, *both, **reading)), START)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queueworker_operator.api.gates import BooksStatus, Counts, Gate, GateType, Verdict
+from queueworker_operator.plan.facts import Unknown
 from queueworker_operator.plan.gates import Measured, Side, judge
-from queueworker_operator.plan.guards import Unknown
 from queueworker_operator.plan.samples import NOT_SAMPLED, Histogram, Pair, Sample, Samples
 from tests.operator.resources import START, after
 
@@ -31,7 +31,7 @@ def done(committed: int, rejected: int = 0, **more: int) -> Counts:
 
 def window(canary: Counts, stable: Counts, **changes: Any) -> Measured:
     """One canary worker beside three of the stable revision."""
-    content = {
+    content: dict[str, Any] = {
         "kept": True,
         "samples": NOT_SAMPLED,
         "now": after(65),

@@ -159,7 +159,7 @@ def test_back_to_the_revision_before_and_there_it_stays() -> None:
     assert decided.status.rollout is not None
     assert (decided.status.rollout.stage, decided.status.rollout.target) == (Stage.STOP_RECEIVING, V2.name)
     (fence,) = (a for a in decided.actions if isinstance(a, act.FenceRevision))
-    fenced = {"fences": {V3.name: fence.reason}}
+    fenced: dict[str, Any] = {"fences": {V3.name: fence.reason}}
 
     resource = replace(resource, status=decided.status)
     live = {V2.name: LiveWorkers(2, 2), V3.name: LiveWorkers(1, 0)}

@@ -16,7 +16,7 @@ from tests.operator.plan_words import steps
 from tests.operator.resources import OLD, START, V1, V2, facts, on, queue, seen, wants
 
 FENCED = {V2.name: "QueueWorker workers/stats-usage: it leaves for somebody"}
-HELD = {"owned": 3, "owned_by": {V2.name: 3}, "quiet_since": None}
+HELD: dict[str, Any] = {"owned": 3, "owned_by": {V2.name: 3}, "quiet_since": None}
 SILENT: dict[str, LiveWorkers] = {}
 #: An older worker, or v1, serves and is wanted again; v2 is on its way out.
 TO_OLD = wants("demo:old", 2, on("old", "v2"), spec__protocol="Legacy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -20,7 +21,7 @@ from tests.operator.resources import START, after
 SERVING = {"Ready": ("True", R.SERVING), "Available": ("True", R.MINIMUM_REPLICAS_AVAILABLE)}
 
 
-def seen(conditions: dict[str, tuple[str, str]], *, generation: int = 3, observed: int | None = 3) -> Seen:
+def seen(conditions: Mapping[str, tuple[str, str]], *, generation: int = 3, observed: int | None = 3) -> Seen:
     listed = tuple(
         Condition.model_validate(
             {

@@ -28,8 +28,8 @@ def test_no_rule_names_a_field_by_a_reserved_word() -> None:
     reserved = (
         "as break const continue else false for function if import in let loop namespace null package return"
     )
-    rules = [*RULES, *TRANSITIONS]
-    fields = {name for rule in rules for name in re.findall(r"(?:self|oldSelf)((?:[.]\w+)+)", rule.cel)}
+    texts = [*(rule.cel for rule in RULES), *(rule.cel for rule in TRANSITIONS)]
+    fields = {name for text in texts for name in re.findall(r"(?:self|oldSelf)((?:[.]\w+)+)", text)}
     used = {word for path in fields for word in path.split(".")}
     assert "prefetch" in used
     assert not used & {*reserved.split(), "true", "var", "void", "while"}

@@ -31,7 +31,8 @@ class Bench:
     url: str
     namespace: str
     directory: Path
-    client: redis.Redis
+    #: redis-py types an answer as all that any settings would make of it.
+    client: Any
     workers: list[RunningWorker] = field(default_factory=list)
 
     @property
@@ -78,13 +79,14 @@ class Bench:
 
     def count(self, kind: str, queue: str = "q") -> int:
         name = self.key(kind, queue)
-        return {
+        size: int = {
             "list": self.client.llen,
             "hash": self.client.hlen,
             "zset": self.client.zcard,
             "string": lambda key: int(self.client.get(key)),
             "none": lambda key: 0,
         }[self.client.type(name)](name)
+        return size
 
     def succeeded(self, queue: str = "q") -> int:
         return int(self.client.get(f"{self.namespace}.stats.{queue}.success") or 0)

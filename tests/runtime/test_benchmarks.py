@@ -68,7 +68,12 @@ def test_a_stuck_run_is_ended_and_the_others_go_on(monkeypatch: pytest.MonkeyPat
 
     started: list[int] = []
     kill = os.killpg
-    monkeypatch.setattr(os, "killpg", lambda group, how: (started.append(group), kill(group, how)))
+
+    def killpg(group: int, how: int) -> None:
+        started.append(group)
+        kill(group, how)
+
+    monkeypatch.setattr(os, "killpg", killpg)
     results = Results()
     stuck = contender("stuck", "echo asleep; exec sleep 600")
     failing = contender("failing", "echo no; exit 7")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -249,7 +250,8 @@ def test_each_kind_of_fault_is_seen(tmp_path: Path) -> None:
         "dead",
         "poison",
     ):
-        assert "left" in _faults(path, dataclasses.replace(RIGHT, **{place: 1})), place
+        left: dict[str, Any] = {place: 1}
+        assert "left" in _faults(path, dataclasses.replace(RIGHT, **left)), place
     assert "successes says 3" in _faults(path, dataclasses.replace(RIGHT, success=3))
     assert "all messages says 1" in _faults(path, dataclasses.replace(RIGHT, total=1))
     row = dataclasses.replace(RIGHT.ledger["chaos-a"], claimed=4)

@@ -70,7 +70,11 @@ def test_what_is_published_after_a_loss_runs_soon(
         lose(six, bench.key("queue"))
         time.sleep(1)  # The promise is about a message that comes one second later.
         publish(bench, number, 1)
-        wait_until(lambda n=str(number): n in worker.wrote(), f"message {number}", BACK)
+
+        def written(number: int = number) -> bool:
+            return str(number) in worker.wrote()
+
+        wait_until(written, f"message {number}", BACK)
         six.repair()
     assert [process["pid"] for process in worker.status()["processes"]] == began
     assert worker.stop() == 0
@@ -127,7 +131,11 @@ def test_a_slot_moved_there_and_back_under_load(six: ReplicatedCluster, bench: B
     publish(bench, 0, 600, sleep=0.02)
     for _ in range(2):
         already = len(worker.wrote())
-        wait_until(lambda n=already: len(worker.wrote()) > n + 50, "work before the move")
+
+        def works(already: int = already) -> bool:
+            return len(worker.wrote()) > already + 50
+
+        wait_until(works, "work before the move")
         move = six.open_move(bench.key("queue"))
         while keys := move.keys()[:40]:
             move.take(*keys)

@@ -209,7 +209,7 @@ def test_each_kind_of_fault_is_seen(tmp_path: Path) -> None:
         record.finished(number, "k2")
         record.settled(number, "k2", "committed")
 
-    def faults(reading: QueueReading = EMPTY, **counts: int) -> str:
+    def faults(reading: QueueReading = EMPTY, **counts: Any) -> str:
         streams = dataclasses.replace(COUNTS, **counts)
         with path.open() as lines:
             return "; ".join(judge_streams(read_account(lines), PUBLISHED, reading, streams).faults)

@@ -34,7 +34,7 @@ class Queue:
 
     url: str
     namespace: str
-    client: redis.RedisCluster
+    client: Any
     before: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     def content(self) -> dict[bytes, list[bytes]]:

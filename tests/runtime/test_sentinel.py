@@ -64,7 +64,11 @@ def test_a_waiting_worker_follows_three_failovers_and_says_each_once(
     for number in range(1, 4):
         watched.fail_over()
         (pid,) = bench.publish("q", "{}")
-        wait_until(lambda pid=pid: pid in worker.wrote(), "the message to be handled", timeout=30)
+
+        def handled(pid: str = pid) -> bool:
+            return pid in worker.wrote()
+
+        wait_until(handled, "the message to be handled", timeout=30)
         worker.wait_for("broker back after", number)
     # Of the two threads of a worker, each says it once.
     warnings = [line["msg"] for line in worker.lines if line["level"] == "warning"]

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ FIGURES = Figures(
 )
 
 
-def of(scenario: str, peer: str, turn: int, workload: Workload = Workload(), **changed: object) -> Result:  # noqa: B008
+def of(scenario: str, peer: str, turn: int, workload: Workload = Workload(), **changed: Any) -> Result:  # noqa: B008
     changed.setdefault("contender", peer)
     return Result(scenario, peer, turn, workload, replace(FIGURES, **changed))
 

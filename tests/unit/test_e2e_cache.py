@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from e2e import cache
 from e2e.cache import Recipe
 
 
-def writer(content: str, calls: list[str]) -> object:
+def writer(content: str, calls: list[str]) -> Callable[[Path], None]:
     def build(folder: Path) -> None:
         calls.append(content)
         (folder / "bin").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,8 @@ async def test_movement_starts_the_time_anew() -> None:
 
 @pytest.mark.parametrize("place", ["staging", "reserved", "owned", "delayed"])
 async def test_anything_private_ends_it_at_once(place: str) -> None:
-    script = Script(EMPTY, EMPTY, replace(EMPTY, **{place: 1}), EMPTY)
+    something: dict[str, Any] = {place: 1}
+    script = Script(EMPTY, EMPTY, replace(EMPTY, **something), EMPTY)
     found = await script.verify(60)
     assert not found.empty
     assert script.reads == 3
