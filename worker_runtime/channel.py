@@ -41,6 +41,8 @@ class WorkerConfig:
     settings: Settings
     #: Fields of the settings that a flag or a variable gave; these win over the code.
     given: tuple[str, ...]
+    #: How often a process in its place ended unexpectedly before.
+    restarts: int = 0
 
     def dump(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -48,7 +50,9 @@ class WorkerConfig:
     @classmethod
     def load(cls, line: bytes) -> WorkerConfig:
         raw = json.loads(line)
-        return cls(raw["target"], raw["index"], Settings(**raw["settings"]), tuple(raw["given"]))
+        return cls(
+            raw["target"], raw["index"], Settings(**raw["settings"]), tuple(raw["given"]), raw["restarts"]
+        )
 
 
 class WorkerEnd:

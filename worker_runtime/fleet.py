@@ -12,6 +12,9 @@ from worker_runtime.state import COUNTERS
 GAUGES = ("coroutines", "prefetch", "waiting", "running", "unconfirmed", "deferred")
 BUCKETS = ("durations", "latencies")
 SUMS = ("durations_sum", "latencies_sum")
+#: Seconds that a process has to run which took the place of one that ended unexpectedly, before its worker is
+#: ready again. Longer than the three probes in a row that a kubelet needs to see that it was not.
+STEADY_AFTER = 10.0
 
 
 @dataclass(slots=True)
@@ -20,6 +23,9 @@ class ProcessView:
 
     index: int
     pid: int
+    started_at: float
+    #: How often one in its place ended unexpectedly before.
+    restarts: int = 0
     alive: bool = True
     #: Monotonic time of the last report, or of the start before the first one.
     reported_at: float = 0.0
@@ -42,8 +48,9 @@ class Fleet:
         self._retired: dict[str, dict[str, Any]] = {}
         self._retired_cpu = 0.0
 
-    def started(self, index: int, pid: int) -> None:
-        self._views[index] = ProcessView(index, pid, reported_at=self._clock())
+    def started(self, index: int, pid: int, restarts: int = 0) -> None:
+        now = self._clock()
+        self._views[index] = ProcessView(index, pid, now, restarts, reported_at=now)
 
     def reported(self, index: int, report: dict[str, Any]) -> None:
         view = self._views[index]
@@ -88,7 +95,17 @@ class Fleet:
                 return f"worker process {view.index} (pid {view.pid}) is starting"
             if view.report["problem"]:
                 return f"worker process {view.index} (pid {view.pid}): {view.report['problem']}"
+            if view.restarts and self._clock() - view.started_at < STEADY_AFTER:
+                # A version that dies of its first message would be ready again and again for a moment.
+                return (
+                    f"worker process {view.index} ended unexpectedly, and the one in its place (pid "
+                    f"{view.pid}) has not run for {STEADY_AFTER:g} s yet"
+                )
         return ""
+
+    def restarts(self) -> int:
+        """How often a process ended unexpectedly and was started again."""
+        return sum(view.restarts for view in self._views.values())
 
     def queues(self) -> dict[str, dict[str, Any]]:
         """Gauges of the living, counters and buckets of all that ever ran."""
@@ -139,7 +156,9 @@ class Fleet:
             "receiving": receiving,
             "reason": self.ready(),
             "fences": self.fences(),
-            "processes": [{"index": v.index, "pid": v.pid, "alive": v.alive} for v in views],
+            "processes": [
+                {"index": v.index, "pid": v.pid, "alive": v.alive, "restarts": v.restarts} for v in views
+            ],
             "queues": {
                 queue: {name: numbers[name] for name in (*GAUGES, *COUNTERS)}
                 for queue, numbers in sorted(self.queues().items())

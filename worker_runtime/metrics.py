@@ -84,6 +84,13 @@ class FleetCollector(Collector):
         alive = GaugeMetricFamily("queueworker_processes", "Worker processes alive", labels=("revision",))
         alive.add_metric((revision,), sum(process["alive"] for process in status["processes"]))
         yield alive
+        restarts = CounterMetricFamily(
+            "queueworker_process_restarts",
+            "Worker processes that ended unexpectedly and were started again",
+            labels=("revision",),
+        )
+        restarts.add_metric((revision,), self._fleet.restarts())
+        yield restarts
         cpu = CounterMetricFamily(
             "queueworker_cpu_seconds",
             "CPU time of the supervisor and of every worker process that it ever started",

@@ -114,9 +114,9 @@ class Supervisor:
 
     async def _keep(self, index: int) -> None:
         """Keep one worker process running until the stop."""
-        backoff = FIRST_BACKOFF
+        backoff, restarts = FIRST_BACKOFF, 0
         while not self._stopping.is_set():
-            config = WorkerConfig(self._target, index, self._settings, self._given)
+            config = WorkerConfig(self._target, index, self._settings, self._given, restarts)
             try:
                 async with self._spawning:
                     child = await Child.start(config, lambda report: self._fleet.reported(index, report))
@@ -130,7 +130,7 @@ class Supervisor:
                 continue
             born = time.monotonic()
             self._children[index] = child
-            self._fleet.started(index, child.pid)
+            self._fleet.started(index, child.pid, restarts)
             if self._stopping.is_set():
                 child.ask_stop(max(0.0, self._deadline - time.monotonic()))
             code = await self._outlive(child)
@@ -149,6 +149,7 @@ class Supervisor:
                 # Ended by a signal on the way out: whatever it held is recovered by others.
                 self._codes.append(exits.LEFT_WORK if code < 0 else code)
                 return
+            restarts += 1
             if time.monotonic() - born > HEALTHY_AFTER:
                 backoff = FIRST_BACKOFF
             log.error(

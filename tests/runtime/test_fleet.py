@@ -55,7 +55,7 @@ def test_no_counter_goes_back_when_a_process_dies() -> None:
     assert fleet.cpu_seconds() == 1.0
     assert (one["queues"]["q"]["waiting"], one["queues"]["q"]["prefetch"]) == (1, 10)
     assert one["receiving"] is False
-    assert one["processes"][1] == {"index": 1, "pid": 101, "alive": False}
+    assert one["processes"][1] == {"index": 1, "pid": 101, "alive": False, "restarts": 0}
     assert "is down" in fleet.ready()
 
     fleet.started(1, 102)
@@ -65,6 +65,23 @@ def test_no_counter_goes_back_when_a_process_dies() -> None:
     assert fleet.status()["queues"]["q"]["committed"] == 12
     assert fleet.cpu_seconds() == 1.2
     assert sum(fleet.queues()["q"]["durations"]) == 3
+
+
+def test_who_took_the_place_of_a_process_that_died_has_to_stand_for_a_while_before_it_is_ready() -> None:
+    clock = Clock()
+    fleet = Fleet("r1", 1, 60.0, clock)
+    fleet.started(0, 100)
+    fleet.reported(0, report(1))
+    assert fleet.ready() == "", "the first one is ready at once"
+
+    fleet.ended(0)
+    fleet.started(0, 101, restarts=1)
+    fleet.reported(0, report(1))
+    assert "(pid 101) has not run for 10 s yet" in fleet.ready()
+    assert fleet.status()["receiving"] is True, "it works meanwhile"
+    assert fleet.status()["processes"][0]["restarts"] == fleet.restarts() == 1
+    clock.now += 10.0
+    assert fleet.ready() == ""
 
 
 def test_silence_longer_than_the_expiry_is_death() -> None:

@@ -160,6 +160,8 @@ class WorkerIdentity:
     worker: str
     #: The machine or pod it runs on, for people.
     host: str = ""
+    #: How often a process in its place ended unexpectedly and was started again.
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

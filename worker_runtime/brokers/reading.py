@@ -48,6 +48,8 @@ class WorkerReading:
     uptime: float
     #: Seconds until it no longer counts as alive.
     expires_in: float
+    #: How often a process in its place ended unexpectedly before and was started again.
+    restarts: int = 0
 
 
 class Role(Enum):

@@ -38,6 +38,7 @@ class _Record(msgspec.Struct):
     prefetch: int = 0
     up: float = 0.0
     expiry: float = 0.0
+    restarts: int = 0
 
 
 async def put(link: Link, subject: str, value: bytes, doing: str, *, patience: float = 0.0) -> None:
@@ -90,6 +91,7 @@ def encode_record(identity: WorkerIdentity, presence: Presence, up: float, expir
             presence.prefetch,
             up,
             expiry,
+            identity.restarts,
         )
     )
 
@@ -120,6 +122,7 @@ async def roster(link: Link, names: QueueNames, now: float) -> tuple[list[Worker
                 prefetch=record.prefetch,
                 uptime=record.up + silent,
                 expires_in=record.expiry - silent,
+                restarts=record.restarts,
             )
         )
     return sorted(alive, key=lambda each: each.worker), gone

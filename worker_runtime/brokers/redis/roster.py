@@ -23,6 +23,7 @@ class _Record(msgspec.Struct):
     outstanding: int = 0
     coroutines: int = 0
     prefetch: int = 0
+    restarts: int = 0
 
 
 def encode_record(identity: WorkerIdentity, presence: Presence) -> bytes:
@@ -36,6 +37,7 @@ def encode_record(identity: WorkerIdentity, presence: Presence) -> bytes:
             "outstanding": presence.outstanding,
             "coroutines": presence.coroutines,
             "prefetch": presence.prefetch,
+            "restarts": identity.restarts,
         }
     )
 
@@ -66,6 +68,7 @@ def read_roster(
                 prefetch=record.prefetch,
                 uptime=max(0.0, (now_ms - record.started) / 1000) if record.started else 0.0,
                 expires_in=left,
+                restarts=record.restarts,
             )
         )
     return sorted(workers, key=lambda each: each.worker)
