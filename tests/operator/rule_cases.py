@@ -111,6 +111,11 @@ CASES = (
     Case("prefetch", body(spec__prefetch=4), body(spec__prefetch=3)),
     Case("prefetch", body(spec__prefetch=None), body(spec__coroutines=101)),
     Case(
+        "min-ready",
+        body(spec__minReadySeconds=59, spec__progressDeadlineSeconds=60),
+        body(spec__minReadySeconds=60, spec__progressDeadlineSeconds=60),
+    ),
+    Case(
         "grace",
         body(spec__template=template("i", terminationGracePeriodSeconds=31)),
         body(spec__template=template("i", terminationGracePeriodSeconds=30)),
@@ -242,6 +247,7 @@ MALFORMED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("spec.replicas", body(spec__replicas=10001)),
     ("spec.shutdownSeconds", body(spec__shutdownSeconds=0)),
     ("spec.progressDeadlineSeconds", body(spec__progressDeadlineSeconds=29)),
+    ("spec.minReadySeconds", body(spec__minReadySeconds=-1)),
     ("spec.rollout.strategy", body(spec__rollout={"strategy": "AllAtOnce"})),
     ("spec.rollout.steps", body(spec__rollout={"strategy": "Canary", "steps": []})),
     ("spec.rollout.steps", in_steps(*[{"pause": {}}] * 20)),

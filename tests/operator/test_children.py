@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from queueworker_operator.api.revisions import Revision, revision_of
 from queueworker_operator.api.types import Metadata, QueueWorker
 from queueworker_operator.observe.children import ADMIN_PORT, child_of
 from queueworker_operator.observe.pods import failure_of, is_alive, is_ready
+from queueworker_operator.plan.facts import Restarts
 from tests.operator.resources import START
 
 Body = dict[str, Any]
@@ -207,6 +208,46 @@ def test_stopping_pods_are_alive_and_not_ready() -> None:
     assert (child.facts.alive, child.facts.ready, child.facts.available) == (2, 1, 1)
     assert child.facts.coroutines == 2
     assert child.facts.caught_up
+
+
+def test_a_pod_is_available_when_it_was_ready_for_as_long_as_is_asked() -> None:
+    resource = _resource()
+    live = _live(resource)
+    since = [{**READY[0], "lastTransitionTime": f"2025-12-31T23:59:{second}Z"} for second in (50, 58)]
+    pods = [_pod(live, name, conditions=[one]) for name, one in zip("ab", since, strict=True)]
+    for seconds, available in ((0, 2), (5, 1), (10, 1), (11, 0)):
+        child = child_of(
+            live, resource.metadata, _revision(resource), pods, START, timedelta(seconds=seconds)
+        )
+        assert child is not None
+        assert (child.facts.ready, child.facts.available) == (2, available), seconds
+
+
+def test_containers_that_were_started_again_are_told_by_the_last_end() -> None:
+    def container(name: str, count: int, ended: str, code: int) -> Body:
+        end = {"terminated": {"exitCode": code, "finishedAt": ended}} if count else {}
+        return {"name": name, "image": "mails:1", "ready": True, "restartCount": count, "lastState": end}
+
+    resource = _resource()
+    live = _live(resource)
+    pods = [
+        _pod(live, "a", containerStatuses=[container("worker", 2, "2026-01-01T00:00:05Z", 1)]),
+        _pod(live, "b", containerStatuses=[container("worker", 1, "2026-01-01T00:00:09Z", 137)]),
+        _pod(live, "c", containerStatuses=[container("worker", 0, "", 0)]),
+        _pod(
+            live, "d", phase="Failed", containerStatuses=[container("worker", 7, "2026-01-01T00:01:00Z", 1)]
+        ),
+    ]
+    child = child_of(live, resource.metadata, _revision(resource), pods, START)
+    assert child is not None
+    assert child.facts.restarts == Restarts(
+        3,
+        datetime.fromisoformat("2026-01-01T00:00:09Z"),
+        "pod b: container worker ended with exit code 137: read `kubectl logs b -c worker --previous`.",
+    )
+    nobody = child_of(live, resource.metadata, _revision(resource), pods[2:], START)
+    assert nobody is not None
+    assert nobody.facts.restarts is None
 
 
 def test_the_youngest_worker_is_the_one_whose_container_started_last() -> None:

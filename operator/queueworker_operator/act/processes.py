@@ -68,10 +68,18 @@ class Worker:
     began: float = 0.0
     ready: bool = False
     was_ready: bool = False
+    #: Since when it is ready without a break, by the loop's clock.
+    ready_since: float = 0.0
     #: Looks in a row that did not find it ready.
     missed: int = 0
     #: Deaths in a row, none followed by a good run.
     deaths: int = 0
+    #: All deaths but those that were ordered; when the last was, by the loop's clock, and what it left.
+    restarts: int = 0
+    fell_at: float = 0.0
+    how_it_fell: str = ""
+    #: Its process is killed because a person asked for a death, which is held against nobody.
+    ordered: bool = False
     #: Kept word for word while it goes on failing the same way, since it ends up in conditions.
     failure: WorkerFailure | None = None
     failed_code: int | None = None
@@ -86,11 +94,14 @@ class Worker:
     def stopping(self) -> bool:
         return self.stop.is_set()
 
-    def saw(self, ready: bool) -> bool:
-        """Take in one look. It counts as not ready after three looks in a row; true when it changed."""
+    def saw(self, ready: bool, time: float) -> bool:
+        """Take in one look, begun at that time of the loop's clock. It counts as not ready after three looks
+        in a row; true when it changed."""
         before = self.ready
         self.missed = 0 if ready else self.missed + 1
         if ready:
+            if not before:
+                self.ready_since = time
             self.ready = self.was_ready = True
             self.failure, self.failed_code = None, None
         elif self.missed >= 3:
@@ -150,7 +161,7 @@ class ProcessGroup:
         serving = [w for w in self.workers if w.ready and not w.stopping and w.pid is not None]
         for worker in serving[:1]:
             assert worker.pid is not None
-            worker.ready = False
+            worker.ready, worker.ordered = False, True
             kill_group(worker.pid)
 
     async def ended(self) -> None:
@@ -253,9 +264,15 @@ class ProcessGroup:
 
     def _judge(self, worker: Worker, code: int | None, last: str) -> None:
         """One death may be an accident; the second in a row is reported."""
+        line = f" Its last line: {last.rstrip('.')}." if last else ""
+        if worker.ordered:
+            worker.ordered = False
+        else:
+            worker.restarts += 1
+            worker.fell_at = asyncio.get_running_loop().time()
+            worker.how_it_fell = f"worker {worker.name} ended with {exit_text(code)}.{line}"
         if worker.deaths < 2 or (worker.failure and worker.failed_code == code):
             return
-        line = f" Its last line: {last.rstrip('.')}." if last else ""
         hint = _HINTS.get(code if code is not None else 2, "See its output for the reason.")
         worker.failed_code = code
         worker.failure = WorkerFailure(

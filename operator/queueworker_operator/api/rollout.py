@@ -108,7 +108,9 @@ class Reached(Tolerant):
     """The furthest that a stage got. Only what goes beyond it is progress: workers that get ready for a
     moment and die again and again are none."""
 
-    ready: Int32 = Field(description="The most workers of the revision that comes that were ready at once.")
+    ready: Int32 = Field(
+        description="The most workers of the revision that comes that were available at once."
+    )
     others: Int32 = Field(description="The fewest workers of other revisions that were alive at once.")
     wanted: Int32 = Field(description="Workers of the revision that comes that were wanted then.")
 

@@ -204,6 +204,14 @@ RULES: tuple[Rule, ...] = (
         lambda name, spec: spec.prefetch is None or spec.prefetch >= spec.coroutines,
     ),
     Rule(
+        "min-ready",
+        "spec",
+        "self.minReadySeconds < self.progressDeadlineSeconds",
+        "minReadySeconds must be less than progressDeadlineSeconds: nothing else would ever be in time",
+        "spec.minReadySeconds",
+        lambda name, spec: spec.min_ready_seconds < spec.progress_deadline_seconds,
+    ),
+    Rule(
         "grace",
         "spec",
         "!has(self.template.spec.terminationGracePeriodSeconds) || "

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -95,6 +96,11 @@ class QueueWorkerSpec(_Model):
     )
     shutdown_seconds: Annotated[Int32, Field(ge=1, le=3600)] = Field(
         default=30, description="Seconds that a worker has to finish after SIGTERM."
+    )
+    min_ready_seconds: Annotated[Int32, Field(ge=0, le=3600)] = Field(
+        default=5,
+        description="Seconds that a worker has to be ready without a break before it counts as available: "
+        "before that it takes over from nobody. Less than progressDeadlineSeconds.",
     )
     progress_deadline_seconds: Annotated[Int32, Field(ge=30, le=86400)] = Field(
         default=600, description="Seconds without progress after which a change is reported as Stalled."
@@ -257,6 +263,10 @@ class RevisionStatus(_Tolerant):
     role: Role = Field(description="Stable, Canary, Target or Leaving.")
     replicas: Int32 = Field(description="Workers alive, those that are stopping included.")
     ready_replicas: Int32 = Field(description="Workers that are ready.")
+    restarts: Int32 = Field(
+        default=0,
+        description="How often workers that are there ended without being told to, and were started again.",
+    )
     prefetch: Int32 = Field(description="Its prefetch.")
     coroutines: Int32 | None = Field(default=None, description="Its coroutines, where known.")
 
@@ -357,6 +367,11 @@ class QueueWorker:
     spec: QueueWorkerSpec
     status: QueueWorkerStatus
 
+    @property
+    def min_ready(self) -> timedelta:
+        """How long a worker has to be ready before it counts as available."""
+        return timedelta(seconds=self.spec.min_ready_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -378,3 +393,8 @@ class InvalidQueueWorker:
     problems: tuple[Problem, ...]
     #: What the spec says of its deletion, where at least that can be read.
     deletion_policy: DeletionPolicy = DeletionPolicy.DRAIN
+
+    @property
+    def min_ready(self) -> timedelta:
+        """No spec says how long: a worker counts as soon as it is ready."""
+        return timedelta(0)

@@ -132,9 +132,9 @@ def _revisions(seen: Seen) -> Iterator[str]:
     rows = []
     for one in seen.status.revisions:
         members = ", ".join(f"{m.name} {m.state}" for m in seen.members.get(one.name, ()))
-        numbers = (f"{one.ready_replicas}/{one.replicas}", one.prefetch, one.coroutines or "")
+        numbers = (f"{one.ready_replicas}/{one.replicas}", one.prefetch, one.coroutines or "", one.restarts)
         rows.append([_cell(text) for text in (one.name, one.role.value, *numbers, members)])
-    yield _table(("Revision", "Role", "Ready", "Prefetch", "Coroutines", "Workers"), rows)
+    yield _table(("Revision", "Role", "Ready", "Prefetch", "Coroutines", "Restarts", "Workers"), rows)
 
 
 def _gates(gates: Sequence[GateStatus]) -> Iterator[str]:

@@ -74,4 +74,6 @@ def _revision(revision: RevisionStatus) -> Text:
     if revision.coroutines is not None:
         line.append(f", {revision.coroutines} coroutines")
     line.append(f", prefetch {revision.prefetch}")
+    if revision.restarts:
+        line.append(f", {revision.restarts} restarts", style="yellow")
     return line

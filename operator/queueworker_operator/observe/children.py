@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from queueworker_operator.api.names import KIND, LABEL_PREFETCH, LABEL_PROTOCOL, LABEL_VERSION, LABEL_WORKER
@@ -19,6 +19,7 @@ from queueworker_operator.observe.pods import (
     is_overdue,
     is_ready,
     metrics_of,
+    restarts_of,
     started_at,
 )
 from queueworker_operator.plan.facts import RevisionFacts, WorkerFailure
@@ -81,10 +82,13 @@ def children_of(
     made: Mapping[str, Revision],
     pods: Sequence[Body],
     now: datetime,
+    min_ready: timedelta = timedelta(0),
 ) -> tuple[dict[str, Child], int]:
     """Children by the name of their Deployment, and how many live pods belong to none of them. `made` are the
-    revisions that we would make."""
-    found = [child_of(body, owner, made.get(body["metadata"]["name"]), pods, now) for body in bodies]
+    revisions that we would make; a pod is available when it was ready for `min_ready`."""
+    found = [
+        child_of(body, owner, made.get(body["metadata"]["name"]), pods, now, min_ready) for body in bodies
+    ]
     children = {child.facts.deployment: child for child in found if child}
     revisions = {child.facts.name for child in children.values()}
     unattached = sum(is_alive(pod) and revision_of_labels(pod) not in revisions for pod in pods)
@@ -92,7 +96,12 @@ def children_of(
 
 
 def child_of(
-    body: Body, owner: Metadata, target: Revision | None, pods: Iterable[Body], now: datetime
+    body: Body,
+    owner: Metadata,
+    target: Revision | None,
+    pods: Iterable[Body],
+    now: datetime,
+    min_ready: timedelta = timedelta(0),
 ) -> Child | None:
     """What one Deployment is to its QueueWorker, or None when its labels name no revision."""
     is_target = target is not None and body["metadata"]["name"] == target.deployment
@@ -115,7 +124,7 @@ def child_of(
         deployment=body["metadata"]["name"],
         desired=int(spec.get("replicas", 1)),
         ready=sum(map(is_ready, mine)),
-        available=sum(map(is_available, mine)),
+        available=sum(is_available(pod, min_ready, now) for pod in mine),
         # The Deployment's own count lags behind, but never says 0 too early.
         alive=max(sum(map(is_alive, mine)), int(status.get("replicas") or 0)),
         created=_seconds(body["metadata"]["creationTimestamp"]),
@@ -127,6 +136,7 @@ def child_of(
         protocol=target.protocol if is_target and target is not None else _protocol(body),
         started_at=max(map(started_at, filter(is_alive, mine)), default=None),
         overdue=sum(is_overdue(pod, now) for pod in mine),
+        restarts=restarts_of(mine),
         scaled_by=_scaled_by(body),
     )
     return Child(body, facts, mislabelled, metrics_of(mine, ADMIN_PORT))

@@ -78,7 +78,7 @@ async def look(
     target = revision_of(resource.metadata.name, resource.spec) if isinstance(resource, QueueWorker) else None
     made = made_of(resource)
     (children, unattached, observed_at), (broker, queue, access), bodies = await asyncio.gather(
-        _workers(api, resource.metadata, made, clock),
+        _workers(api, resource, made, clock),
         _broker(api, checks, queues, resource, clock),
         kept_bodies(api, resource) if needs_kept(resource) else _nothing(),
     )
@@ -149,11 +149,14 @@ def _arms(resource: QueueWorker | InvalidQueueWorker) -> tuple[Revision, ...]:
 
 
 async def _workers(
-    api: ApiServer, owner: Metadata, made: Mapping[str, Revision], clock: Callable[[], datetime]
+    api: ApiServer,
+    resource: QueueWorker | InvalidQueueWorker,
+    made: Mapping[str, Revision],
+    clock: Callable[[], datetime],
 ) -> tuple[dict[str, Child], int, datetime]:
     """Children, and how many live pods belong to none of them. `made` are the revisions that we would make,
     by the name of the Deployment."""
-    observed_at = clock()
+    observed_at, owner = clock(), resource.metadata
     # Deployments first: a pod that is made in between counts as one too many, never as one too few.
     bodies = [body async for body in api.each(deployments(owner.namespace), selector(owner.name))]
     there = {body["metadata"]["name"] for body in bodies}
@@ -161,7 +164,8 @@ async def _workers(
         unlabelled = await api.find(deployments(owner.namespace, name))
         bodies += [unlabelled] if unlabelled else []
     running = [needed(pod) async for pod in api.each(pods(owner.namespace), selector(owner.name))]
-    return *children_of(bodies, owner, made, running, observed_at), observed_at
+    children = children_of(bodies, owner, made, running, observed_at, resource.min_ready)
+    return *children, observed_at
 
 
 async def _broker(

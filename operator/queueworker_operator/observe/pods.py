@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from queueworker_operator.apiserver import Body
-from queueworker_operator.plan.facts import WorkerFailure
+from queueworker_operator.plan.facts import Restarts, WorkerFailure
 
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
@@ -57,8 +57,29 @@ def started_at(pod: Body) -> datetime:
     return max(map(datetime.fromisoformat, times))
 
 
-#: minReadySeconds is never set on our Deployments, so a ready pod is an available one.
-is_available = is_ready
+def is_available(pod: Body, min_ready: timedelta, now: datetime) -> bool:
+    """Whether it is ready, and has been for that long. Counted here: minReadySeconds of the resource may
+    change, and a Deployment of ours never does."""
+    if not is_ready(pod):
+        return False
+    since = next(c.get("lastTransitionTime") for c in pod["status"]["conditions"] if c["type"] == "Ready")
+    return not min_ready or since is None or now - datetime.fromisoformat(since) >= min_ready
+
+
+def restarts_of(pods: Iterable[Body]) -> Restarts | None:
+    """The containers of live pods that ended and were started again. A pod that was deleted, or that its node
+    gave up, is none: another one has taken its place."""
+    number = 0
+    ends = list[tuple[datetime, str]]()
+    for pod in filter(is_alive, pods):
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            count, ended = int(container.get("restartCount") or 0), _terminated(container, "lastState")
+            if not count:
+                continue
+            number += count
+            at = datetime.fromisoformat(ended.get("finishedAt") or pod["metadata"]["creationTimestamp"])
+            ends.append((at, _ended_text(_name(pod), container["name"], ended)))
+    return Restarts(number, *max(ends)) if ends else None
 
 
 def metrics_of(pods: Iterable[Body], port: int) -> dict[str, str]:
@@ -116,14 +137,16 @@ def _container_failure(pod: str, status: dict[str, Any]) -> tuple[int, WorkerFai
         )
     ended = _terminated(status, "state") or _terminated(status, "lastState")
     if reason == "CrashLoopBackOff" or (not status.get("ready") and ended.get("exitCode", 0) != 0):
-        how = f"ended with exit code {ended['exitCode']}" if "exitCode" in ended else "ended"
-        why = f" ({ended['reason']})" if ended.get("reason") not in (None, "Error") else ""
-        return 3, WorkerFailure(
-            "CrashLoopBackOff",
-            f"pod {pod}: container {container} {how}{why}: "
-            f"read `kubectl logs {pod} -c {container} --previous`.",
-        )
+        return 3, WorkerFailure("CrashLoopBackOff", _ended_text(pod, container, ended))
     return None
+
+
+def _ended_text(pod: str, container: str, ended: dict[str, Any]) -> str:
+    how = f"ended with exit code {ended['exitCode']}" if "exitCode" in ended else "ended"
+    why = f" ({ended['reason']})" if ended.get("reason") not in (None, "Error") else ""
+    return (
+        f"pod {pod}: container {container} {how}{why}: read `kubectl logs {pod} -c {container} --previous`."
+    )
 
 
 def _terminated(status: dict[str, Any], when: str) -> dict[str, Any]:

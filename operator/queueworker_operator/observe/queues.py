@@ -7,8 +7,8 @@ second, those after it nothing, and no other broker anything. Queues of one brok
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -17,8 +17,17 @@ from queueworker_operator.api.revisions import broker_identity
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.observe.access import Access, opened
-from queueworker_operator.plan.queue_facts import FRESH, Books, LiveWorkers, NoBooks, QueueFacts, Row, Unknown
-from worker_runtime.brokers.base import PROTOCOL, Inspector, QueueReading, Role, Timing
+from queueworker_operator.plan.queue_facts import (
+    FRESH,
+    Books,
+    LiveWorkers,
+    NoBooks,
+    QueueFacts,
+    Restarts,
+    Row,
+    Unknown,
+)
+from worker_runtime.brokers.base import PROTOCOL, Inspector, QueueReading, Role, Timing, WorkerReading
 from worker_runtime.brokers.connect import broker_from_url
 
 #: A newer reading than this is used as it is.
@@ -217,7 +226,7 @@ def _facts(reading: QueueReading, observed_at: datetime, quiet_since: datetime |
             if (owned := row.claimed - row.committed - row.rejected - row.released - row.taken_over) > 0
         },
         fences=dict(reading.fences),
-        live=_live(reading),
+        live=_live(reading, observed_at),
         quiet_since=quiet_since,
     )
 
@@ -236,12 +245,36 @@ def _books(reading: QueueReading, backlog_since: datetime | None) -> Books | NoB
     )
 
 
-def _live(reading: QueueReading) -> dict[str, LiveWorkers]:
+def _live(reading: QueueReading, observed_at: datetime) -> dict[str, LiveWorkers]:
     capable: Counter[str] = Counter()
     receiving: Counter[str] = Counter()
     outstanding: Counter[str] = Counter()
+    fallen: defaultdict[str, list[WorkerReading]] = defaultdict(list)
     for one in reading.workers:
         capable[one.revision] += one.protocol == PROTOCOL
         receiving[one.revision] += one.receiving
         outstanding[one.revision] += one.outstanding
-    return {name: LiveWorkers(capable[name], receiving[name], outstanding[name]) for name in capable}
+        if one.restarts:
+            fallen[one.revision].append(one)
+    return {
+        name: LiveWorkers(
+            capable[name], receiving[name], outstanding[name], _restarts(fallen[name], observed_at)
+        )
+        for name in capable
+    }
+
+
+def _restarts(fallen: Sequence[WorkerReading], observed_at: datetime) -> Restarts | None:
+    """One that ended stays on the list until it is missed, and the one in its place counts it too, so of each
+    host the most is told. (Workers that share a host have a pod's name for it, but on a laptop.)"""
+    if not fallen:
+        return None
+    by_host = {one.host: one for one in sorted(fallen, key=lambda one: (one.restarts, one.worker))}
+    worst = max(by_host.values(), key=lambda one: (one.restarts, one.worker))
+    message = (
+        f"worker {worst.host or worst.worker}: a process of it ended unexpectedly and was started again; its "
+        "output says how."
+    )
+    # Of the youngest: a reading never says it was earlier than it was.
+    last = observed_at - timedelta(seconds=min(one.uptime for one in fallen))
+    return Restarts(sum(one.restarts for one in by_host.values()), last, message)

@@ -66,7 +66,13 @@ class Shelved:
         assert self._resource is not None, "calm() has been asked before"
         if self._children is None:
             owner, self._made = self._resource.metadata, made_of(self._resource)
-            self._children = children_of(self.deployments, owner, self._made, self.pods, observed_at)
+            found = children_of(
+                self.deployments, owner, self._made, self.pods, observed_at, self._resource.min_ready
+            )
+            if any(child.facts.available < child.facts.ready for child in found[0].values()):
+                # Time alone changes that.
+                return self._made, *found
+            self._children = found
         return self._made, *self._children
 
     def says_the_same(self, other: Shelved) -> bool:

@@ -137,7 +137,7 @@ def analysed(
     length = timedelta(seconds=terms.analysis.duration_seconds)
     if terms.analysis.force_failure and subject.may_kill and before.killed_at is None:
         return Analysed(before.model_copy(update={"killed_at": now}), _measuring(terms), kills=True)
-    if now - before.began_at > _PATIENCE * (length + waits) + terms.deadline:
+    if now - before.began_at > longest(terms.analysis) + terms.deadline:
         text = "it could not be measured in one piece: the broker or the operator was away again and again."
         return _ended(terms, before, Verdict.INCONCLUSIVE, text)
     if now - (before.killed_at or before.began_at) < waits:
@@ -172,6 +172,11 @@ def analysed(
     if audited is not None and all(one.verdict in _LEAD_ON for _, one in found):
         return _to_be_counted(terms, audited, before, found, books, now)
     return _judged(terms, before, found, books)
+
+
+def longest(analysis: Analysis) -> timedelta:
+    """How long it may take to measure one window in one piece, when nothing else holds it up."""
+    return _PATIENCE * timedelta(seconds=analysis.duration_seconds + analysis.warm_up_seconds)
 
 
 def _to_be_counted(

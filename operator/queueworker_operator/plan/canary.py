@@ -30,14 +30,14 @@ from queueworker_operator.plan.actions import (
 )
 from queueworker_operator.plan.analysis import Analysed, Subject, Terms, analysed
 from queueworker_operator.plan.audit import AuditFact
-from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.facts import Restarts, RevisionFacts
 from queueworker_operator.plan.gates import Side
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
-from queueworker_operator.plan.split import is_empty, is_out_of_reach, serving
+from queueworker_operator.plan.split import is_empty, is_out_of_reach, serving, young
 from queueworker_operator.plan.steps import Place, Split, pause_is_over, split_at, walk
 from queueworker_operator.plan.way_out import Departure, WayOut, way_out
 
@@ -70,6 +70,12 @@ class Arm:
         """Workers that take work: none of them while the arm is fenced or nobody could look."""
         current = self.seen.current
         return serving(current) if current and isinstance(self.seen.receives, Pass) else 0
+
+    @property
+    def restarts(self) -> Restarts | None:
+        """Of the canary; what the stable revision does is not held against it."""
+        current = self.seen.current
+        return current.restarts if current is not None and not self.is_stable else None
 
     @property
     def known(self) -> bool:
@@ -135,10 +141,9 @@ def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
         return _in_force(_arm_at(situation, canary, index))
 
     def verdict(index: int, since: datetime) -> Guard:
-        pause = canary.steps[index].pause
+        pause, arm = canary.steps[index].pause, _arm_at(situation, canary, index)
         if pause is not None:
-            return pause_is_over(pause, since, now)
-        arm = _arm_at(situation, canary, index)
+            return pause_is_over(pause, since, arm.restarts, now)
         before = canary.analysis if index == canary.place.index else None
         assert isinstance(situation.queue, QueueFacts), "nothing is judged unseen"
         found = analysed(
@@ -251,7 +256,8 @@ def _in_force(arm: Arm) -> Guard:
             "Promote.",
         )
     if not arm.is_stable and (current is None or current.desired != workers or arm.serving < workers):
-        text = f"{arm.serving} of {workers} workers of {name} are available, beside {stable.name}."
+        more = young(current) if current else ""
+        text = f"{arm.serving} of {workers} workers of {name} are available{more}, beside {stable.name}."
         return Wait(ConditionReason.ROLLOUT_IN_PROGRESS, text)
     if arm.former:
         names = ", ".join(r.name for r in arm.former)

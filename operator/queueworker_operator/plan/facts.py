@@ -15,6 +15,7 @@ from queueworker_operator.api.types import Protocol
 from queueworker_operator.plan.audit import NOT_AUDITED, AuditFact
 from queueworker_operator.plan.queue_facts import FRESH as FRESH
 from queueworker_operator.plan.queue_facts import QueueFacts as QueueFacts
+from queueworker_operator.plan.queue_facts import Restarts as Restarts
 from queueworker_operator.plan.queue_facts import Unknown as Unknown
 from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Samples
 
@@ -41,7 +42,7 @@ class RevisionFacts:
     deployment: str
     #: Workers asked for (`spec.replicas` of the Deployment).
     desired: int
-    #: Ready and available workers, those that are stopping left out.
+    #: Ready workers, and those of them that are for spec.minReadySeconds; those that are stopping left out.
     ready: int
     available: int
     #: Workers that exist in any form and have not ended, those that are stopping included.
@@ -62,6 +63,9 @@ class RevisionFacts:
     started_at: datetime | None = None
     #: Of those alive: told to stop, and should be gone since a while, as on a node that the cluster lost.
     overdue: int = 0
+    #: None when every worker that is there has run from its first start on. Those of its processes, which a
+    #: worker starts again by itself, are on the broker.
+    restarts: Restarts | None = None
     #: Not empty when an autoscaler wrote `desired` last; names it for people.
     scaled_by: str = ""
 

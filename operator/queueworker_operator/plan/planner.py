@@ -32,6 +32,7 @@ from queueworker_operator.plan.actions import (
     UnfenceRevision,
     WriteStatus,
 )
+from queueworker_operator.plan.analysis import longest
 from queueworker_operator.plan.autoscaler import gives_way
 from queueworker_operator.plan.deletion import ending
 from queueworker_operator.plan.events import transitions
@@ -50,7 +51,7 @@ from queueworker_operator.plan.kept import keeping
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
-from queueworker_operator.plan.steps import Place
+from queueworker_operator.plan.steps import Place, pause_since
 from queueworker_operator.plan.view import View
 
 #: Seconds until the next look when nothing is reported before.
@@ -100,7 +101,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         broker_type=spec.broker.type,
         broker=change.broker,
         blocker=change.blocker,
-        deadline=_deadline(resource),
+        deadline=_deadline(resource) + _step_takes(spec, change),
         drain_deadline=timedelta(seconds=spec.drain_deadline_seconds),
         previous=_previous(previous, decision),
         out=decision.out if decision.stage in WAY_OUT else None,
@@ -131,7 +132,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     if change.is_stopped:
         requeue = BLOCKED
     elif decision.stage is Stage.PAUSED and change.place is not None and not change.place.done:
-        requeue = _pause_left(spec, change.place, now)
+        requeue = _pause_left(spec, change, change.place, now)
     return _finish(actions, [*told, *transitions(previous, status)], resource.status, status, requeue)
 
 
@@ -145,10 +146,22 @@ def _forgettable(spec: QueueWorkerSpec, change: Change, now: datetime) -> list[s
     return situation.mark.forgettable(situation.queue, there, kept, now)
 
 
-def _pause_left(spec: QueueWorkerSpec, place: Place, now: datetime) -> float:
+def _step_takes(spec: QueueWorkerSpec, change: Change) -> timedelta:
+    """What the step itself asks for, which is no lack of progress."""
+    place = change.place
+    if change.arm is None or place is None or place.done:
+        return timedelta(0)
+    step = spec.steps[place.index]
+    if step.pause is not None:
+        return timedelta(seconds=step.pause.duration_seconds or 0)
+    return longest(step.analysis) if step.analysis is not None else timedelta(0)
+
+
+def _pause_left(spec: QueueWorkerSpec, change: Change, place: Place, now: datetime) -> float:
     pause = spec.steps[place.index].pause
     seconds = pause.duration_seconds if pause else None
-    left = BLOCKED if seconds is None else seconds - (now - place.since).total_seconds()
+    since = pause_since(place.since, change.arm.restarts if change.arm else None)
+    left = BLOCKED if seconds is None else seconds - (now - since).total_seconds()
     return min(BLOCKED, max(left, MOVING / 2))
 
 

@@ -21,6 +21,26 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarts:
+    """Workers that ended without being told to, and were started again."""
+
+    #: Of the workers that are there.
+    number: int
+    last_at: datetime
+    #: Names the pod or process and how it ended the last time.
+    message: str
+
+
+def together(*some: Restarts | None) -> Restarts | None:
+    """All of them, told by the last."""
+    known = [one for one in some if one is not None]
+    if not known:
+        return None
+    last = max(known, key=lambda one: one.last_at)
+    return Restarts(sum(one.number for one in known), last.last_at, last.message)
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorkers:
     """Workers of one revision that announced themselves on the broker and have not fallen silent."""
 
@@ -30,6 +50,8 @@ class LiveWorkers:
     receiving: int = 0
     #: What they said they hold; older than the books.
     outstanding: int = 0
+    #: Processes of theirs that ended and were started again by the worker itself.
+    restarts: Restarts | None = None
 
 
 @dataclass(frozen=True, slots=True)

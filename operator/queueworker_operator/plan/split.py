@@ -12,6 +12,12 @@ def serving(revision: RevisionFacts) -> int:
     return min(revision.available, revision.desired)
 
 
+def young(*revisions: RevisionFacts) -> str:
+    """What explains why fewer are available than anybody sees ready; empty where all that are ready are."""
+    number = sum(r.ready - r.available for r in revisions)
+    return f" ({number} more: ready, but not for minReadySeconds yet)" if number > 0 else ""
+
+
 def hold(
     desired: int, taken_over: int, leaving: Sequence[RevisionFacts], fallback: str | None
 ) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from queueworker_operator.api.names import selector
-from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, ConditionType, Stage
+from queueworker_operator.api.reasons import CANARY_STAGES, WAY_OUT, ConditionReason, ConditionType, Stage
 from queueworker_operator.api.rollout import Reached
 from queueworker_operator.api.types import (
     BrokerStatus,
@@ -22,7 +22,7 @@ from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.gate_words import gates_word
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.priority import evidence
-from queueworker_operator.plan.split import serving
+from queueworker_operator.plan.split import serving, young
 from queueworker_operator.plan.view import HALTED, View
 from queueworker_operator.plan.way_out import WayOut
 
@@ -84,6 +84,7 @@ def _revisions(view: View) -> tuple[RevisionStatus, ...]:
             role=role(r.name),
             replicas=r.alive,
             ready_replicas=r.ready,
+            restarts=r.restarts.number if r.restarts else 0,
             prefetch=r.prefetch,
             coroutines=r.coroutines,
         )
@@ -146,9 +147,13 @@ def _priority_drain(view: View) -> dict[str, str | None]:
     return {"reason": reason or ConditionReason.NOT_PROBED.value, "evidence": counted}
 
 
+#: Between these it goes to and fro, where work turns up again and again, or the workers of a canary fall in
+#: one step and stand up again: that is no progress.
+_LEGS = (frozenset({Stage.RECOVER_RESERVATIONS, Stage.VERIFY_REGISTRY_EMPTY}), frozenset(CANARY_STAGES))
+
+
 def _same_leg(one: Stage, other: Stage) -> bool:
-    """Work that turns up again and again leads to and fro between two stages: that is no progress."""
-    return one is other or {one, other} == {Stage.RECOVER_RESERVATIONS, Stage.VERIFY_REGISTRY_EMPTY}
+    return one is other or any({one, other} <= leg for leg in _LEGS)
 
 
 def _reason(guard: Guard) -> ConditionReason:
@@ -163,9 +168,9 @@ def _reason(guard: Guard) -> ConditionReason:
 
 
 def _reached(view: View) -> Reached:
-    """How far it is: workers that are to come and are ready, and others that are to go and are alive."""
+    """How far it is: workers that are to come and are available, and others that are to go and are alive."""
     name, wanted = (None, 0) if view.deleting else view.comes
-    ready = sum(r.ready for r in view.revisions if r.name == name)
+    ready = sum(r.available for r in view.revisions if r.name == name)
     others = sum(r.alive for r in view.revisions if r.name != name)
     return Reached(ready=ready, others=others, wanted=wanted)
 
@@ -177,7 +182,7 @@ def _furthest(one: Reached, other: Reached) -> Reached:
 
 def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionType, _Word]:
     available = sum(r.available for r in view.revisions)
-    count = f"{available} of {view.wanted} workers are available"
+    count = f"{available} of {view.wanted} workers are available{young(*view.revisions)}"
     words: dict[ConditionType, _Word] = {}
     stalled = _stalled(view, rollout, now)
     reconciling = None if stalled or view.settled or view.halted else _reconciling(view)
@@ -205,7 +210,8 @@ def _words(view: View, rollout: RolloutStatus, now: datetime) -> dict[ConditionT
 def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     if isinstance(view.blocker, Fail):
         return _Word("True", view.blocker.reason, view.blocker.message)
-    if view.stage in (Stage.PAUSED, Stage.ANALYZING):
+    timed = isinstance(view.blocker, Wait) and view.blocker.reason is ConditionReason.TIMED_PAUSE
+    if view.stage is Stage.ANALYZING or (view.stage is Stage.PAUSED and not timed):
         return None
     deadline = view.drain_deadline if view.drains else view.deadline
     if view.halted or rollout.progressed_at is None or now - rollout.progressed_at <= deadline:
@@ -338,9 +344,10 @@ def _waits(view: View) -> str:
     if failure:
         return failure
     name, wanted = view.comes
-    target = sum(serving(r) for r in view.revisions if r.name == name)
+    own = [r for r in view.revisions if r.name == name]
+    target = sum(map(serving, own))
     others = sum(r.alive for r in view.revisions if r.name != name)
-    text = f"{target} of {wanted} workers of {name} are available"
+    text = f"{target} of {wanted} workers of {name} are available{young(*own)}"
     return f"{text}; {others} of other revisions are still there." if others else f"{text}."
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from queueworker_operator.api.reasons import ConditionReason
 from queueworker_operator.api.rollout import PauseStep, Step
 from queueworker_operator.api.types import RolloutStatus
+from queueworker_operator.plan.facts import Restarts
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 
 
@@ -130,14 +131,22 @@ def walk(
     return place, Pass()
 
 
-def pause_is_over(pause: PauseStep, since: datetime, now: datetime) -> Guard:
-    """Whether a pause that began then is over."""
+def pause_since(since: datetime, restarts: Restarts | None) -> datetime:
+    """From when a pause counts that began then: a canary that fell in it has to stand for the whole of it."""
+    return max(since, restarts.last_at) if restarts else since
+
+
+def pause_is_over(pause: PauseStep, since: datetime, restarts: Restarts | None, now: datetime) -> Guard:
+    """Whether a pause that began then is over; `restarts` are those of the canary's workers."""
     seconds = pause.duration_seconds
+    told = ""
+    if restarts is not None and restarts.last_at >= since:
+        times = f"{restarts.number} time{'s' if restarts.number > 1 else ''}"
+        told = f" Its workers were restarted {times} by now; {restarts.message}"
     if seconds is None:
-        return Wait(
-            ConditionReason.PAUSE_STEP,
-            "This step is a pause without an end: request SkipStep or Promote to go on, or Abort.",
-        )
-    if now - since >= timedelta(seconds=seconds):
+        text = "This step is a pause without an end: request SkipStep or Promote to go on, or Abort."
+        return Wait(ConditionReason.PAUSE_STEP, f"{text}{told}")
+    if now - pause_since(since, restarts) >= timedelta(seconds=seconds):
         return Pass()
-    return Wait(ConditionReason.TIMED_PAUSE, f"This step is a pause of {seconds} s.")
+    counted = " without a restart of the canary" if told else ""
+    return Wait(ConditionReason.TIMED_PAUSE, f"This step is a pause of {seconds} s{counted}.{told}")

@@ -209,7 +209,9 @@ class LocalResource:
         resource has workers of, on the same queue."""
         assert self._asked is not None
         refusals = [Refusal(name, message) for name, message in self._refusals.items()]
-        workers = await observe_processes(self.groups.values(), refusals, session, self._clock())
+        workers = await observe_processes(
+            self.groups.values(), refusals, session, self._clock(), self._asked.min_ready
+        )
         workers = replace(workers, kept=tuple(self._kept.values()))
         metadata = self._asked.metadata.model_copy(
             update={

@@ -1,0 +1,144 @@
+"""A canary whose workers end again and again: what its steps, the deadline and the status make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from queueworker_operator.api.reasons import Stage
+from queueworker_operator.plan.facts import Restarts
+from tests.operator.canary_story import MINUTE, ONE, PAUSE, Story, begin
+from tests.operator.resources import V2
+
+HOW = "worker pod-a: a process of it ended."
+
+
+def falls(story: Story, name: str = V2.name) -> None:
+    """A worker of it ends now, and is not available for a look."""
+    r = story.revisions[name]
+    number = r.restarts.number + 1 if r.restarts else 1
+    story.revisions[name] = replace(r, available=0, ready=0, restarts=Restarts(number, story.now, HOW))
+
+
+def stands_up(story: Story, name: str = V2.name) -> None:
+    r = story.revisions[name]
+    story.revisions[name] = replace(r, available=r.desired, ready=r.desired)
+
+
+def restarts(story: Story) -> dict[str, int]:
+    return {one.name: one.restarts for one in story.status.revisions}
+
+
+def test_a_pause_counts_from_the_last_restart_of_the_canary() -> None:
+    story = begin(ONE, MINUTE, PAUSE)
+    story.until(Stage.PAUSED, "2/3")
+    story.wait(50)
+    falls(story)
+    story.look()
+    assert (story.stage, story.step) == (Stage.CANARY_SCALING, "2/3")
+    stands_up(story)
+    story.look()
+    story.wait(30)
+    story.look()
+    assert (story.stage, story.step) == (Stage.PAUSED, "2/3"), "84 s, but only 34 without a restart"
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "TimedPause"
+    assert "without a restart of the canary" in ready.message
+    assert HOW in ready.message
+    assert restarts(story)[V2.name] == 1
+    story.wait(26)
+    story.look()
+    assert story.step == "3/3"
+
+
+def test_a_restart_before_the_pause_counts_for_nothing() -> None:
+    story = begin(ONE, MINUTE, PAUSE)
+    story.look()
+    falls(story)
+    story.look()
+    stands_up(story)
+    story.until(Stage.PAUSED, "2/3")
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert ready.message == "This step is a pause of 60 s."
+    story.wait(60)
+    story.look()
+    assert story.step == "3/3"
+
+
+def test_restarts_of_the_stable_revision_are_not_held_against_the_canary() -> None:
+    story = begin(ONE, MINUTE, PAUSE)
+    story.until(Stage.PAUSED, "2/3")
+    story.wait(50)
+    assert story.status.stable is not None
+    falls(story, story.status.stable.revision)
+    stands_up(story, story.status.stable.revision)
+    story.look()
+    story.wait(10)
+    story.look()
+    assert story.step == "3/3"
+
+
+def test_whoever_ends_a_pause_by_hand_is_told_of_the_restarts() -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED, "2/2")
+    falls(story)
+    stands_up(story)
+    story.look()
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "PauseStep"
+    assert "restarted 1 time by now" in ready.message
+    assert HOW in ready.message
+
+
+def test_a_canary_that_falls_again_and_again_is_stalled_and_not_promoted() -> None:
+    story = begin(ONE, MINUTE, spec__progressDeadlineSeconds=120)
+    story.until(Stage.PAUSED, "2/2")
+    begun = story.now
+    while story.now - begun < timedelta(seconds=170):
+        story.wait(26)
+        falls(story)
+        story.look()
+        assert story.status.condition("Stalled") is None
+        stands_up(story)
+        story.look()
+    story.wait(26)
+    story.look()
+    assert (story.stage, story.step) == (Stage.PAUSED, "2/2")
+    stalled = story.status.condition("Stalled")
+    assert stalled is not None, "a minute that the step asks for, and two that a change may stand still"
+    assert stalled.reason == "ProgressDeadlineExceeded"
+    assert HOW in stalled.message
+    assert story.status.promoted is None
+
+    story.wait(40)
+    story.look()
+    assert story.stage is Stage.PROMOTING, "when it stands after all, the change goes on"
+
+
+def test_a_pause_longer_than_the_deadline_is_no_lack_of_progress() -> None:
+    story = begin(ONE, {"pause": {"durationSeconds": 3600}}, spec__progressDeadlineSeconds=60)
+    story.until(Stage.PAUSED, "2/2")
+    story.wait(3000)
+    falls(story)
+    story.look()
+    assert story.stage is Stage.CANARY_SCALING
+    assert story.status.condition("Stalled") is None
+    stands_up(story)
+    story.look()
+    assert story.status.condition("Stalled") is None
+
+
+def test_workers_that_are_ready_and_not_for_long_enough_are_told() -> None:
+    story = begin(ONE, MINUTE)
+    story.broken.add(V2.name)
+    story.look()
+    r = story.revisions[V2.name]
+    story.revisions[V2.name] = replace(r, ready=1)
+    story.look()
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert "0 of 1 workers" in ready.message
+    assert "1 more: ready, but not for minReadySeconds yet" in ready.message
