@@ -197,6 +197,7 @@ class Lane:
             "broker": {"redis": {"url": self._url, "keyNamespace": self._namespace}},
             "coroutines": 4,
             "prefetch": 20,
+            "minReadySeconds": 0,
             "replicas": workers,
             "shutdownSeconds": 20,
             "rollback": {"quietSeconds": 3},

@@ -53,6 +53,8 @@ def queueworker(url: str = "", name: str = NAME, **spec: Any) -> Body:
         "coroutines": 4,
         "prefetch": 20,
         "shutdownSeconds": 10,
+        # Most tests ask what follows when a worker is ready, not for how long it has to be.
+        "minReadySeconds": 0,
         "template": {"spec": {"containers": [worker]}},
     }
     return {

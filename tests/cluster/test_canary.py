@@ -8,7 +8,7 @@ import pytest
 
 from e2e.appimages import DEMO_WORKER_IMAGE
 from e2e.fixtures import wait_until
-from queueworker_operator.api.names import LABEL_PREFETCH
+from queueworker_operator.api.names import LABEL_PREFETCH, LABEL_VERSION
 from tests.cluster.operators import Installed, OperatorProcess
 from tests.cluster.story import LONG, NAME, SOON, Body, Story, event_payloads, queueworker, with_version
 
@@ -88,6 +88,53 @@ def test_the_arms_one_after_the_other_and_then_the_promotion(
     assert len(arms) == 2, "each arm has books of its own"
     told = story.event_reasons()
     assert {"RolloutStarted", "StepCompleted", "RequestHandled", "Promoted"} <= set(told)
+
+
+#: Run in the container of a worker: ends one process of its supervisor.
+_END_ONE = """
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    with open(f"/proc/{pid}/cmdline") as line:
+        if "worker_runtime.process" in line.read():
+            os.kill(int(pid), signal.SIGKILL)
+"""
+
+
+def test_a_pause_is_told_of_every_death_of_the_canary(installed: Installed, story: Story) -> None:
+    first = in_steps(story.given_broker(), {"pause": {"durationSeconds": 3600}})
+    stable = story.given_ready(first)
+    second = with_version(first, "v2")
+    # Of a process that is the first of its container nothing in it can be killed.
+    second["spec"]["template"]["spec"]["containers"][0]["command"] = ["timeout", "3600", "queueworker"]
+    story.apply(second)
+    then_at(story, "Paused", "2/2")
+
+    def deaths() -> int:
+        rows = story.resource()["status"]["revisions"]
+        return sum(row["restarts"] for row in rows if row["name"] != stable)
+
+    (pod,) = [p["metadata"]["name"] for p in story.pods() if not _is_of(p, stable)]
+    inside = ("exec", pod, "-c", "worker", "--")
+    story.kubectl(*inside, "sh", "-c", "kill -9 -1", check=False)
+    wait_until(lambda: deaths() == 1, "the end of the container is counted", LONG)
+    then_at(story, "Paused", "2/2")
+    message = story.condition("Ready")["message"]
+    assert "3600 s without a restart of the canary" in message
+    assert f"pod {pod}: container worker ended with exit code 137" in message
+
+    story.kubectl(*inside, "python3", "-c", _END_ONE)
+    wait_until(lambda: deaths() == 2, "the end of one process is counted, too", LONG)
+    wait_until(
+        lambda: f"worker {pod}: a process of it ended" in story.condition("Ready")["message"],
+        "the last death is told",
+        LONG,
+    )
+    assert story.resource()["status"]["rollout"]["step"] == "2/2"
+
+
+def _is_of(pod: Body, revision: str) -> bool:
+    labels = pod["metadata"]["labels"]
+    return revision == f"{labels[LABEL_VERSION]}-p{labels[LABEL_PREFETCH]}"
 
 
 def test_an_abort_in_an_arm_leads_back_to_the_stable_revision(installed: Installed, story: Story) -> None:

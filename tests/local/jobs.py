@@ -35,6 +35,12 @@ async def connect() -> None:
     app.resources["store"] = Redis.from_url(app.broker_url)
 
 
+@app.on_worker_start
+async def live_for_a_while() -> None:
+    if seconds := os.environ.get("DIES_AFTER"):
+        asyncio.get_running_loop().call_later(float(seconds), os._exit, 1)
+
+
 @app.on_worker_stop
 async def disconnect() -> None:
     await app.resources["store"].aclose()

@@ -51,6 +51,8 @@ def resource(name: str = "work", version: str = "v1", **spec: Any) -> dict[str, 
             "prefetch": 10,
             "replicas": 1,
             "shutdownSeconds": 20,
+            # Most tests ask what follows when a worker is ready, not for how long it has to be.
+            "minReadySeconds": 0,
             "template": {"spec": {"containers": [container]}},
             **spec,
         },
