@@ -99,9 +99,7 @@ async def test_whoever_gives_no_answer_stops_the_change_until_one_does_even_acro
     assert await up.stop() == 0
 
 
-async def test_a_template_of_which_no_process_can_be_made_is_told_before_anything_is_measured(
-    up: Up, jobs: Jobs
-) -> None:
+async def test_who_cannot_be_started_or_asked_is_told_before_anything_is_measured(up: Up, jobs: Jobs) -> None:
     up.write(audited("v1"))
     await up.start()
     await up.ready(replicas=2)
@@ -110,6 +108,11 @@ async def test_a_template_of_which_no_process_can_be_made_is_told_before_anythin
     up.write(audited("v2", gate={"job": job}))
     await up.until("the refusal", lambda: up.condition("Ready")["reason"] == "GateInconclusive")
     assert "neither command nor args" in up.condition("Ready")["message"]
+    token = {"credentials": {"token": {"name": "nowhere"}}}
+    asked = {"url": "http://127.0.0.1:9", "query": "lost", **token}
+    up.write(audited("v2", gate={"job": None, "prometheus": asked}))
+    await up.until("the other one", lambda: "its Prometheus" in up.condition("Ready")["message"])
+    assert "Secret nowhere of the file, which is not there" in up.condition("Ready")["message"]
     assert await audits(jobs) == []
     assert await up.stop() == 0
 

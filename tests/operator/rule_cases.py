@@ -51,9 +51,9 @@ def in_steps(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     return body(spec__rollout={"strategy": "Canary", "steps": [SCALE, *steps]}, **more)
 
 
-def asked(url: str) -> dict[str, Any]:
+def asked(url: str, **more: Any) -> dict[str, Any]:
     """A canary for which a Prometheus is asked there."""
-    return gated(ASKED | {"prometheus": PROMETHEUS | {"url": url}})
+    return gated(ASKED | {"prometheus": PROMETHEUS | {"url": url, **more}})
 
 
 def gated(*gates: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +184,19 @@ CASES = (
     ),
     Case("prometheus-path", asked("http://p/api/v1x"), asked("http://p/prometheus/api/v1/query/"), 0),
     Case("prometheus-path", asked("http://p/api"), asked("http://p/api/v1/"), 0),
+    Case(
+        "one-prometheus-credential",
+        asked("http://p", credentials={"login": {"name": "p"}}),
+        asked("http://p", credentials={}),
+        0,
+    ),
+    Case(
+        "one-prometheus-credential",
+        asked("https://p", credentials={"token": {"name": "p", "key": "k"}}, tls={"ca": {"name": "p"}}),
+        asked("https://p", credentials={"token": {"name": "p"}, "login": {"name": "p"}}),
+        0,
+    ),
+    Case("prometheus-tls", asked("http://p"), asked("http://p", tls={"ca": {"name": "p"}}), 0),
     Case(
         "one-of-each-gate",
         gated({"type": "QueueProgress"}, {"type": "UsageAccounting"}),

@@ -1,12 +1,17 @@
-"""What a Prometheus is asked, and what becomes of whatever answers at its URL."""
+"""What a Prometheus is asked and as whom, and what becomes of whatever answers at its URL. That is a server
+here which answers as one would: a real one is nothing that a checkout installs."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queueworker_operator.api.audits import AuditQuery
-from queueworker_operator.api.gates import AnalysisStatus, AuditStatus, BooksStatus, Counts
+from queueworker_operator.api.credentials import SecretFile
+from queueworker_operator.api.gates import AnalysisStatus, AuditStatus, BooksStatus, Counts, Gate
 from queueworker_operator.observe.queries import NoNumberError, QueryAudits, number_in
-from queueworker_operator.plan.audit import NOT_AUDITED, AuditBroken, AuditFact, AuditMeasured, AuditRuns
+from queueworker_operator.observe.secrets import Files, files_in
+from queueworker_operator.plan.audit import (
+    NOT_AUDITED,
+    AuditBroken,
+    AuditFact,
+    AuditMeasured,
+    AuditRefused,
+    AuditRuns,
+)
+from queueworker_operator.plan.audit import refused as of_refused
 from tests.operator.resources import ANY, START, V1, V2, after, on
 from worker_runtime.brokers.embedded import free_port
 
@@ -25,16 +40,16 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[str]:
-    """The URL of something that answers as a Prometheus would be asked."""
+async def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The URL of something that answers as a Prometheus, or a proxy before it, would be asked."""
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
     finally:
         await runner.cleanup()
 
@@ -59,13 +74,24 @@ RESOURCE = replace(ANY, status=on("v1"))
 QUERY = 'lost{canary="$canary",stable="$stable"} + $committed + $committedEver'
 
 
-async def asked(audits: QueryAudits, url: str, of: AnalysisStatus | None = None) -> AuditFact:
+#: As `queueworker up` has them, by name and key.
+SECRETS = {
+    "prom": {"token": "s3cret\n", "username": "me", "password": "s3cret:ö\n", "two": "s3cret s3cret"},
+    "bad": {"username": "me:s3cret", "password": "s3cret", "ca.crt": "s3cret"},
+}
+
+
+async def read(files: Iterable[SecretFile]) -> Files | str:
+    return files_in(SECRETS, files)
+
+
+async def asked(audits: QueryAudits, url: str, of: AnalysisStatus | None = None, **more: Any) -> AuditFact:
     """What is known when it has answered."""
-    query = AuditQuery(url=url, query=QUERY)
+    query = AuditQuery.model_validate({"url": url, "query": QUERY, **more})
     async with asyncio.timeout(60):
-        found = await audits.latest("k", RESOURCE, of or analysis(), query)
+        found = await audits.latest("k", RESOURCE, of or analysis(), query, read)
         while isinstance(found, AuditRuns):  # each time it waits for a moment
-            found = await audits.latest("k", RESOURCE, of or analysis(), query)
+            found = await audits.latest("k", RESOURCE, of or analysis(), query, read)
     return found
 
 
@@ -84,9 +110,9 @@ async def test_it_is_asked_once_with_what_it_has_to_know() -> None:
         assert got == [f'lost{{canary="{V2.name}",stable="{V1.name}"}} + 800 + 900']
         assert await asked(audits, url, analysis("b")) == AuditMeasured("b", 3.0)
         assert len(got) == 2
-        assert await audits.latest("k", RESOURCE, analysis("c", due=71), AuditQuery(url=url, query="x")) == (
-            NOT_AUDITED
-        ), "not before it is due"
+        assert await audits.latest(
+            "k", RESOURCE, analysis("c", due=71), AuditQuery(url=url, query="x"), read
+        ) == (NOT_AUDITED), "not before it is due"
     await audits.close()
 
 
@@ -100,9 +126,9 @@ async def test_whoever_takes_its_time_holds_nobody_up_and_is_not_left_behind() -
 
     audits = QueryAudits(lambda: after(70))
     async with answering(answer) as url:
-        assert await audits.latest("k", RESOURCE, analysis(), AuditQuery(url=url, query="x")) == AuditRuns(
-            "a"
-        )
+        assert await audits.latest(
+            "k", RESOURCE, analysis(), AuditQuery(url=url, query="x"), read
+        ) == AuditRuns("a")
         await asyncio.wait_for(begun.wait(), 60)
         await asyncio.wait_for(audits.close(), 60)
 
@@ -120,6 +146,136 @@ async def test_who_does_not_answer_is_told() -> None:
         found = await asked(audits, url, analysis("b"))
     assert isinstance(found, AuditBroken)
     assert "status 302" in found.message
+    await audits.close()
+
+
+TOKEN = {"credentials": {"token": {"name": "prom"}}}
+LOGIN = {"credentials": {"login": {"name": "prom"}}}
+
+
+@pytest.mark.parametrize(
+    ("how", "scheme", "given"), [(TOKEN, "Bearer", b"s3cret"), (LOGIN, "Basic", "me:s3cret:ö".encode())]
+)
+async def test_it_signs_in_with_what_a_secret_has(how: dict[str, Any], scheme: str, given: bytes) -> None:
+    got: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        got.append(request.headers["Authorization"])
+        return web.json_response(vector("3"))
+
+    audits = QueryAudits(lambda: after(70))
+    async with answering(answer) as url:
+        assert await asked(audits, url, **how) == AuditMeasured("a", 3.0)
+    await audits.close()
+    (told,) = got
+    word, _, what = told.partition(" ")
+    assert word == scheme
+    assert (what.encode() if scheme == "Bearer" else base64.b64decode(what)) == given
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("how", [{}, TOKEN, LOGIN])
+async def test_who_is_refused_is_told_without_a_secret(status: int, how: dict[str, Any]) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        said = {"status": "error", "errorType": "s3cret", "error": str(dict(request.headers))}
+        return web.json_response(said, status=status)
+
+    audits = QueryAudits(lambda: after(70))
+    async with answering(answer) as url:
+        found = await asked(audits, url, **how)
+    await audits.close()
+    assert isinstance(found, AuditBroken)
+    assert f"status {status}" in found.message
+    assert ("the Secret prom" in found.message) == bool(how)
+    assert "prometheus.credentials" in found.message
+    assert "s3cret" not in repr(found)
+    assert "Basic" not in found.message, "nor what can be made of one"
+
+
+@pytest.mark.parametrize(
+    ("how", "part"),
+    [
+        ({"credentials": {"token": {"name": "none"}}}, "Secret none of the file, which is not there"),
+        (
+            {"credentials": {"token": {"name": "bad"}}},
+            "no value under token (read ca.crt, pass",
+        ),
+        ({"credentials": {"token": {"name": "prom", "key": "two"}}}, "has under two is no token"),
+        ({"credentials": {"login": {"name": "bad"}}}, "has under username has a colon"),
+        ({"tls": {"ca": {"name": "bad"}}}, "has under ca.crt is no certificate"),
+        ({"tls": {"ca": {"name": "prom", "key": "password"}}}, "has under password is no certificate"),
+    ],
+)
+async def test_a_secret_that_is_not_as_it_should_be_is_told_before_anything_is_measured(
+    how: dict[str, Any], part: str
+) -> None:
+    query = AuditQuery.model_validate({"url": "https://nowhere.invalid", "query": "x", **how})
+    audits = QueryAudits(lambda: after(70))
+    measured = analysis().model_copy(update={"audit": None})
+    refused = await audits.latest("k", RESOURCE, measured, query, read)
+    assert isinstance(refused, AuditRefused)
+    assert part in refused.message
+    broken = await audits.latest("k", RESOURCE, analysis(), query, read)
+    assert isinstance(broken, AuditBroken), "and where it is gone later"
+    assert part in broken.message
+    assert "s3cret" not in f"{refused}{broken}"
+    judged = of_refused(Gate.model_validate({"type": "UsageAccounting", "prometheus": query}), refused)
+    assert "its Prometheus cannot be asked" in judged.message
+
+
+async def test_a_secret_is_looked_at_once_for_each_analysis() -> None:
+    looks: list[str] = []
+
+    async def counted(files: Iterable[SecretFile]) -> Files | str:
+        looks.extend(one.file for one in files)
+        return files_in(SECRETS, files)
+
+    query = AuditQuery.model_validate({"url": "https://nowhere.invalid", "query": "x", **TOKEN})
+    audits = QueryAudits(lambda: after(70))
+    measured = analysis().model_copy(update={"audit": None})
+    for _ in range(3):
+        assert await audits.latest("k", RESOURCE, measured, query, counted) == NOT_AUDITED
+    assert looks == ["token"]
+    later = measured.model_copy(update={"began_at": after(1)})
+    await audits.latest("k", RESOURCE, later, query, counted)
+    assert looks == ["token"] * 2
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> tuple[Path, Path]:
+    """A key and a certificate that vouches for itself."""
+    key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    return key, certificate
+
+
+async def test_an_encrypted_connection_is_verified_by_the_authority_that_is_named(
+    signed: tuple[Path, Path],
+) -> None:
+    key, certificate = signed
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(vector("0"))
+
+    async def trusting(files: Iterable[SecretFile]) -> Files | str:
+        return files_in({"prom": {"ca.crt": certificate.read_text()}}, files)
+
+    audits = QueryAudits(lambda: after(70))
+    async with answering(answer, tls) as url:
+        unknown = await asked(audits, url)
+        assert isinstance(unknown, AuditBroken)
+        assert "not trusted" in unknown.message
+        assert "prometheus.tls.ca" in unknown.message
+        query = AuditQuery.model_validate({"url": url, "query": "x", "tls": {"ca": {"name": "prom"}}})
+        async with asyncio.timeout(60):
+            found: AuditFact = AuditRuns("b")
+            while isinstance(found, AuditRuns):
+                found = await audits.latest("k", RESOURCE, analysis("b"), query, trusting)
+        assert found == AuditMeasured("b", 0.0)
     await audits.close()
 
 

@@ -57,6 +57,17 @@ def test_no_refusal_of_a_prometheus_shows_its_password(url: str) -> None:
     assert "secret" not in "; ".join(map(str, shown.problems))
 
 
+@pytest.mark.parametrize("credentials", ["s3cret", {"token": "s3cret"}, {"login": {"name": ["s3cret"]}}])
+def test_no_refusal_of_credentials_shows_what_was_written_in_their_place(credentials: Any) -> None:
+    for resource in (
+        asked("http://p", credentials=credentials),
+        body(spec__broker={"nats": {"url": "nats://n", "credentials": credentials}}),
+    ):
+        refused = parse(resource)
+        assert isinstance(refused, InvalidQueueWorker)
+        assert "s3cret" not in "; ".join(map(str, with_values(refused, resource).problems))
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.rule)
 def test_change(change: Change) -> None:
     before = parse(change.before)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +15,11 @@ from queueworker_operator.act.launch import Launch, Place, Secrets, TemplateRefu
 from queueworker_operator.act.output import copy_output
 from queueworker_operator.act.processes import Host, end_with_parent, exit_text, kill_group
 from queueworker_operator.api.audits import LONGEST_ANSWER, RESULT_VARIABLE
+from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
-from queueworker_operator.observe.audits import audited_gate, ended_fact, under_way
+from queueworker_operator.observe.audits import ended_fact, wanted_of
 from queueworker_operator.observe.queries import QueryAudits
+from queueworker_operator.observe.secrets import Files, files_in
 from queueworker_operator.plan.actions import StartAudit
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
@@ -49,13 +51,17 @@ class LocalAudits:
         """What is known of the one that the status names, or whether there can be one. Never raises."""
         if not isinstance(resource, QueueWorker):
             return NOT_AUDITED
-        analysis, gate = under_way(resource), audited_gate(resource.spec)
-        name = resource.metadata.name
-        if analysis is None or gate is None:
+        name, wanted = resource.metadata.name, wanted_of(resource)
+        if wanted is None:
             self._queries.forget(name)
             return NOT_AUDITED
+        analysis, gate = wanted
         if gate.prometheus is not None:
-            return await self._queries.latest(name, resource, analysis, gate.prometheus)
+
+            async def read(files: Iterable[SecretFile]) -> Files | str:
+                return files_in(secrets, files)
+
+            return await self._queries.latest(name, resource, analysis, gate.prometheus, read)
         assert gate.job is not None, "only such a gate is audited"
         if analysis.audit is None:
             try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from queueworker_operator.api.credentials import Authority, Login, SecretFile, Token
 from queueworker_operator.api.schema import Int32, Model, Tolerant
 from queueworker_operator.api.template import Template
 
@@ -36,6 +37,21 @@ class AuditJob(Model):
     )
 
 
+class QueryCredentials(Model):
+    """As whom to ask: exactly one member."""
+
+    token: Token | None = Field(default=None, description="By a bearer token.")
+    login: Login | None = Field(default=None, description="By a user's name and password.")
+
+
+class QueryTls(Model):
+    """How the encrypted connection is verified."""
+
+    ca: Authority = Field(
+        description="Whose certificates are trusted instead of those that the operator's image trusts."
+    )
+
+
 class AuditQuery(Model):
     """A Prometheus that knows how many messages are lost."""
 
@@ -51,6 +67,24 @@ class AuditQuery(Model):
         description="Seconds after the end of the window until it is asked: longer than it takes until what "
         "was stored is scraped.",
     )
+
+    credentials: QueryCredentials | None = Field(
+        default=None,
+        description="As whom to ask: exactly one member. Secrets in the namespace of the QueueWorker.",
+    )
+    tls: QueryTls | None = Field(default=None, description="How an encrypted connection is verified.")
+
+    def files(self) -> Iterator[SecretFile]:
+        """What signing in and verifying take from Secrets, called as for a broker."""
+        path = "prometheus.credentials"
+        given = self.credentials or QueryCredentials()
+        if given.token:
+            yield SecretFile("token", given.token.name, given.token.key, f"{path}.token")
+        if given.login:
+            for key in ("username", "password"):
+                yield SecretFile(key, given.login.name, key, f"{path}.login")
+        if self.tls:
+            yield SecretFile("ca.crt", self.tls.ca.name, self.tls.ca.key, "prometheus.tls.ca")
 
     def filled(self, values: Mapping[str, str]) -> str:
         """The query with each `$name` that is known replaced; all else stays as it is."""

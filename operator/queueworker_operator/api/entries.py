@@ -68,6 +68,19 @@ def prometheus_by_another_path(spec: QueueWorkerSpec) -> list[int]:
     )
 
 
+def prometheus_with_other_credentials(spec: QueueWorkerSpec) -> list[int]:
+    return _where(_signs_in_twice(gate) for gate in spec.gates)
+
+
+def prometheus_verified_in_vain(spec: QueueWorkerSpec) -> list[int]:
+    return _where(
+        gate.prometheus is not None
+        and gate.prometheus.tls is not None
+        and not gate.prometheus.url.startswith("https://")
+        for gate in spec.gates
+    )
+
+
 def revisions_among_versions(spec: QueueWorkerSpec) -> list[int]:
     return _where(_PREFETCH.fullmatch(version) is not None for version in spec.revoked_versions)
 
@@ -79,6 +92,11 @@ def _where(broken: Iterable[bool]) -> list[int]:
 def _scaled_twice(step: Step) -> bool:
     scale = step.set_canary_scale
     return scale is not None and (scale.replicas is None) == (scale.percent is None)
+
+
+def _signs_in_twice(gate: Gate) -> bool:
+    given = gate.prometheus.credentials if gate.prometheus else None
+    return given is not None and (given.token is None) == (given.login is None)
 
 
 def _has_another_limit(gate: Gate) -> bool:

@@ -10,6 +10,8 @@ from queueworker_operator.api.entries import (
     none_of,
     prometheus_by_another_path,
     prometheus_by_no_plain_url,
+    prometheus_verified_in_vain,
+    prometheus_with_other_credentials,
 )
 from queueworker_operator.api.rule import Rule
 
@@ -52,7 +54,7 @@ GATE_RULES: tuple[Rule, ...] = (
         r"!has(self.gates) || self.gates.all(g, !has(g.prometheus) || "
         r"g.prometheus.url.matches('^https?://[^?#@\\s]+$'))",
         "prometheus.url begins with http:// or https:// and has no user, no ? and no #: "
-        "write it as http://prometheus:9090",
+        "write it as http://prometheus:9090, and name a Secret by prometheus.credentials",
         "spec.rollout.gates",
         none_of(prometheus_by_no_plain_url),
         prometheus_by_no_plain_url,
@@ -66,6 +68,27 @@ GATE_RULES: tuple[Rule, ...] = (
         "spec.rollout.gates",
         none_of(prometheus_by_another_path),
         prometheus_by_another_path,
+    ),
+    Rule(
+        "one-prometheus-credential",
+        "spec.rollout",
+        "!has(self.gates) || self.gates.all(g, !has(g.prometheus) || !has(g.prometheus.credentials) || "
+        "has(g.prometheus.credentials.token) != has(g.prometheus.credentials.login))",
+        "set exactly one of token and login in prometheus.credentials",
+        "spec.rollout.gates",
+        none_of(prometheus_with_other_credentials),
+        prometheus_with_other_credentials,
+    ),
+    Rule(
+        "prometheus-tls",
+        "spec.rollout",
+        "!has(self.gates) || self.gates.all(g, !has(g.prometheus) || !has(g.prometheus.tls) || "
+        "g.prometheus.url.startsWith('https://'))",
+        "prometheus.tls says how an encrypted connection is verified: write prometheus.url with https://, or "
+        "remove tls",
+        "spec.rollout.gates",
+        none_of(prometheus_verified_in_vain),
+        prometheus_verified_in_vain,
     ),
     Rule(
         "one-of-each-gate",

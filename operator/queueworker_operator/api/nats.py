@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from queueworker_operator.api.credentials import Authority, Login, SecretFile, Token
 from queueworker_operator.api.schema import Int32, Model, SecretName, SecretRef
-
-
-class Token(Model):
-    """A token in a Secret."""
-
-    name: SecretName = Field(description="Name of the Secret.")
-    key: SecretName = Field(default="token", description="Key in the Secret that holds the token.")
-
-
-class Login(Model):
-    """A Secret as of the type kubernetes.io/basic-auth."""
-
-    name: SecretName = Field(description="Name of the Secret, with the keys username and password.")
 
 
 class Creds(Model):
@@ -48,13 +35,6 @@ class Credentials(Model):
     login: Login | None = Field(default=None, description="By a user's name and password.")
     creds: Creds | None = Field(default=None, description="By a credentials file.")
     nkey: NKey | None = Field(default=None, description="By the seed of an NKey.")
-
-
-class Authority(Model):
-    """Certificates of authorities in a Secret."""
-
-    name: SecretName = Field(description="Name of the Secret.")
-    key: SecretName = Field(default="ca.crt", description="Key that holds the certificates as PEM.")
 
 
 class Certificate(Model):
@@ -121,17 +101,6 @@ class JetStreamQueue(Model):
             for name, value in self.options().items()
             if name not in leave_out
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SecretFile:
-    """One file of the directory of credentials: what it is called there, and which Secret has it."""
-
-    file: str
-    secret: str
-    key: str
-    #: Names the field for people.
-    path: str
 
 
 class Nats(Model):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from queueworker_operator.api.audits import BadAnswerError, audit_container, read_totals, shown
 from queueworker_operator.api.gates import AnalysisStatus, Gate
 from queueworker_operator.api.sentences import inside
-from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec
+from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, jobs, pods
 from queueworker_operator.observe.queries import QueryAudits
+from queueworker_operator.observe.secrets import secret_files
 from queueworker_operator.plan.actions import StartAudit
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
@@ -40,13 +42,16 @@ class JobAudits:
     async def latest(self, api: ApiServer, resource: QueueWorker, render: RenderAudit) -> AuditFact:
         """What is known of the one that the status names, or whether there can be one. Raises
         UnavailableError, ApiError."""
-        key = f"{resource.metadata.namespace}/{resource.metadata.name}"
-        analysis, gate = under_way(resource), audited_gate(resource.spec)
-        if analysis is None or gate is None:
+        namespace = resource.metadata.namespace
+        key = f"{namespace}/{resource.metadata.name}"
+        wanted = wanted_of(resource)
+        if wanted is None:
             self.forget(key)
             return NOT_AUDITED
+        analysis, gate = wanted
         if gate.prometheus is not None:
-            return await self._queries.latest(key, resource, analysis, gate.prometheus)
+            read = partial(secret_files, api, namespace)
+            return await self._queries.latest(key, resource, analysis, gate.prometheus, read)
         assert gate.job is not None, "only such a gate is audited"
         if analysis.audit is not None:
             return await self._found(api, resource, analysis.audit.name)
@@ -93,16 +98,13 @@ class JobAudits:
         return job_fact(body, of_it)
 
 
-def under_way(resource: QueueWorker) -> AnalysisStatus | None:
-    """The analysis that has no verdict yet."""
+def wanted_of(resource: QueueWorker) -> tuple[AnalysisStatus, Gate] | None:
+    """The analysis that has no verdict yet, and the gate of the spec, in whatever step, for which totals are
+    counted; None where nobody counts."""
     rollout = resource.status.rollout
     analysis = rollout.analysis if rollout else None
-    return analysis if analysis and analysis.verdict is None else None
-
-
-def audited_gate(spec: QueueWorkerSpec) -> Gate | None:
-    """The gate of the spec for which totals are counted, in whatever step."""
-    return next((one for one in spec.gates if one.audited), None)
+    gate = next((one for one in resource.spec.gates if one.audited), None)
+    return (analysis, gate) if analysis and analysis.verdict is None and gate else None
 
 
 def is_ours(body: Body, uid: str) -> bool:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import aiohttp
 
 from queueworker_operator.api.audits import AuditQuery, shown
+from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.gates import AnalysisStatus, AuditStatus
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
+from queueworker_operator.observe.secrets import Files
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
     AuditBroken,
     AuditFact,
     AuditMeasured,
+    AuditRefused,
     AuditRuns,
     placeholders,
 )
@@ -32,8 +38,21 @@ _ANSWER = aiohttp.ClientTimeout(total=10.0)
 _LONGEST = 65536
 
 
+#: Gives what Secrets hold, or what is wrong with them.
+ReadFiles = Callable[[Iterable[SecretFile]], Awaitable[Files | str]]
+
+
 class NoNumberError(ValueError):
     """What was answered is not one number. The text says what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Not to be shown."""
+
+    headers: Mapping[str, str] = field(repr=False)
+    #: True trusts whom the system trusts.
+    tls: ssl.SSLContext | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +67,55 @@ class QueryAudits:
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._asked: dict[str, _Asked] = {}
+        #: By resource: the analysis whose Secrets were found in order.
+        self._accepted: dict[str, tuple[datetime, str]] = {}
 
     async def latest(
-        self, key: str, resource: QueueWorker, analysis: AnalysisStatus, query: AuditQuery
+        self,
+        key: str,
+        resource: QueueWorker,
+        analysis: AnalysisStatus,
+        query: AuditQuery,
+        read: ReadFiles,
     ) -> AuditFact:
-        """What the answer is, once it is due. `key` names the resource. Never raises."""
+        """What the answer is, once it is due; before, whether its Secrets have what it takes. `key` names the
+        resource, `read` gives what Secrets hold or what is wrong with them. Raises what that raises."""
         audit, stable = analysis.audit, resource.status.stable
-        if audit is None or stable is None or self._clock() < audit.due_at:
+        if audit is None:
+            return await self._tried(key, analysis, query, read)
+        if stable is None or self._clock() < audit.due_at:
             return NOT_AUDITED
         asked = self._asked.get(key)
         if asked is None or asked.name != audit.name:
             self.forget(key)
+            access = await _access(query, read)
+            if isinstance(access, str):
+                return AuditBroken(audit.name, f"cannot be asked: {access}")
             text = query.filled(placeholders(analysis.revision, stable.revision, analysis.began, audit.ended))
-            task = asyncio.create_task(_ask(audit, query.url, text))
+            task = asyncio.create_task(_ask(audit, query, access, text))
             asked = self._asked[key] = _Asked(audit.name, task)
         await asyncio.wait({asked.task}, timeout=PATIENCE)
         return asked.task.result() if asked.task.done() else AuditRuns(audit.name)
 
+    async def _tried(
+        self,
+        key: str,
+        analysis: AnalysisStatus,
+        query: AuditQuery,
+        read: ReadFiles,
+    ) -> AuditFact:
+        """Once for each analysis: nobody is to measure for long for a Secret that is not there."""
+        mark = analysis.began_at, analysis.settings
+        if self._accepted.get(key) != mark:
+            access = await _access(query, read)
+            if isinstance(access, str):
+                return AuditRefused(access)
+            self._accepted[key] = mark
+        return NOT_AUDITED
+
     def forget(self, key: str) -> None:
         """Its analysis is over, or it is gone."""
+        self._accepted.pop(key, None)
         asked = self._asked.pop(key, None)
         if asked is not None:
             asked.task.cancel()
@@ -79,21 +128,76 @@ class QueryAudits:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ask(audit: AuditStatus, url: str, query: str) -> AuditFact:
-    where = f"{url.rstrip('/')}/api/v1/query"
+async def _access(query: AuditQuery, read: ReadFiles) -> _Access | str:
+    """How to sign in and whom to trust, or why nobody can, without a secret."""
+    found = await read(query.files())
+    if isinstance(found, str):
+        return found
+    files = dict(found)
+    headers = {}
+    if (raw := files.get("token")) is not None:
+        token = raw.strip()
+        if not re.fullmatch(rb"[!-~]+", token):
+            return f"{_of(query, 'token')} is no token: one line of printable ASCII characters"
+        headers["Authorization"] = f"Bearer {token.decode()}"
+    if "username" in files:
+        user, password = (files[key].rstrip(b"\r\n") for key in ("username", "password"))
+        if b":" in user:
+            return f"{_of(query, 'username')} has a colon, which would end it: name another user"
+        headers["Authorization"] = f"Basic {base64.b64encode(user + b':' + password).decode()}"
+    if "ca.crt" not in files:
+        return _Access(headers, True)
+    try:
+        return _Access(headers, ssl.create_default_context(cadata=files["ca.crt"].decode("ascii")))
+    except (ValueError, ssl.SSLError):
+        return f"{_of(query, 'ca.crt')} is no certificate as PEM: store those of the authority"
+
+
+def _of(query: AuditQuery, file: str) -> str:
+    """What a Secret holds, by the field that names it."""
+    one = next(one for one in query.files() if one.file == file)
+    return f"{one.path}: what the Secret {one.secret} has under {one.key}"
+
+
+async def _ask(audit: AuditStatus, query: AuditQuery, access: _Access, text: str) -> AuditFact:
+    where = f"{query.url.rstrip('/')}/api/v1/query"
     try:
         async with (
             aiohttp.ClientSession(timeout=_ANSWER) as session,
-            session.get(where, params={"query": query}, allow_redirects=False) as answer,
+            session.get(
+                where,
+                params={"query": text},
+                headers=access.headers,
+                ssl=access.tls,
+                allow_redirects=False,
+            ) as answer,
         ):
             status, raw = answer.status, await answer.content.read(_LONGEST)
+        if status in (401, 403):
+            told = f"{where} answered with status {status}: {_forbidden(query, status)}"
+            return AuditBroken(audit.name, told)
         return AuditMeasured(audit.name, number_in(status, raw))
     except NoNumberError as error:
-        return AuditBroken(audit.name, f"{where} {inside(error)}. Asked was: {query}")
+        return AuditBroken(audit.name, f"{where} {error}. Asked was: {text}")
     except TimeoutError:
         return AuditBroken(audit.name, f"{where} did not answer within {_ANSWER.total:g} s")
+    except aiohttp.ClientConnectorCertificateError as error:
+        return AuditBroken(
+            audit.name,
+            f"{where} shows a certificate that is not trusted ({inside(error.certificate_error)}): name the "
+            "authority's by prometheus.tls.ca",
+        )
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return AuditBroken(audit.name, f"{where} cannot be asked: {error or type(error).__name__}")
+
+
+def _forbidden(query: AuditQuery, status: int) -> str:
+    """Who is refused, and the way out. Of the answer nothing is quoted: it may repeat what was sent."""
+    if query.credentials is None:
+        return "it wants to know who asks: name a Secret by prometheus.credentials"
+    used = sorted({f"{one.path} (the Secret {one.secret})" for one in query.files() if one.file != "ca.crt"})
+    what = "it does not accept" if status == 401 else "this query is not allowed to"
+    return f"{what} {', '.join(used)}: correct what is stored there, or name another Secret"
 
 
 def number_in(status: int, raw: bytes) -> float:

@@ -1,17 +1,22 @@
-"""How the broker is reached: what the spec says, and the Secrets that it names, which are read and never
-listed."""
+"""How the broker is reached, and as whom: what the spec says, and the Secrets that it names, which are read
+and never listed."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.schema import SecretRef
 from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.apiserver import ApiServer, Body, NotFoundError, RefusedError, secrets
 from queueworker_operator.observe.access import Access
 from queueworker_operator.plan.facts import BrokerVerdict
+
+#: What a file is called, and its content.
+Files = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,42 @@ async def broker_access(api: ApiServer, namespace: str, spec: QueueWorkerSpec) -
         url = await _url(api, namespace, broker.secret_ref, f"{broker.path}.secretRef", scheme, read)
     if isinstance(url, NoUrl):
         return url
+    files = await _files(api, namespace, broker.nats.files() if broker.nats else (), read)
+    return files if isinstance(files, NoUrl) else Access(url, files)
+
+
+async def secret_files(api: ApiServer, namespace: str, wanted: Iterable[SecretFile]) -> Files | str:
+    """What Secrets hold, or what is wrong with them and the way out. Raises UnavailableError."""
+    found = await _files(api, namespace, wanted, {})
+    return found.message if isinstance(found, NoUrl) else found
+
+
+def files_in(secrets: Mapping[str, Mapping[str, str]], wanted: Iterable[SecretFile]) -> Files | str:
+    """The same of the Secrets that are documents of a file, by name and key."""
     files = []
-    for file in broker.nats.files() if broker.nats else ():
+    for one in wanted:
+        value = secrets.get(one.secret, {}).get(one.key, "")
+        if not value:
+            keys = ", ".join(sorted(secrets.get(one.secret, {}))) or "no keys"
+            lacks = f"has no value under {one.key} (read {keys})" if one.secret in secrets else "is not there"
+            return (
+                f"{one.path} takes {one.file} from Secret {one.secret} of the file, which {lacks}: add it, "
+                f"or correct {one.path}."
+            )
+        files.append((one.file, value.encode()))
+    return tuple(files)
+
+
+async def _files(
+    api: ApiServer, namespace: str, wanted: Iterable[SecretFile], read: dict[str, Body | NoUrl]
+) -> Files | NoUrl:
+    files = []
+    for file in wanted:
         content = await _value(api, namespace, file.secret, file.key, file.path, file.file, read)
         if isinstance(content, NoUrl):
             return content
         files.append((file.file, content))
-    return Access(url, tuple(files))
+    return tuple(files)
 
 
 async def _value(

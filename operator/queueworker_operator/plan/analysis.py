@@ -128,7 +128,7 @@ def analysed(
         return _stands(terms, before)
     audited = terms.audited
     if audited is not None and isinstance(audit, AuditRefused):
-        judged = refused(audit)
+        judged = refused(audited, audit)
         told = ((audited, judged),)
         return replace(_ended(terms, before, Verdict.INCONCLUSIVE, _text(told)), found=told)
     if audited is not None and before.audit is not None:

@@ -35,9 +35,9 @@ NOT_AUDITED = NotAudited()
 
 @dataclass(frozen=True, slots=True)
 class AuditRefused:
-    """No such Job can be made: of whatever name, with whatever environment."""
+    """No such Job can be made, of whatever name, with whatever environment; or nobody can sign in to ask."""
 
-    #: What the API server said, or the local starter.
+    #: What the API server said, or the local starter, or what is wrong with a Secret.
     message: str
 
 
@@ -140,9 +140,10 @@ def due(gate: Gate, now: datetime) -> datetime:
     return now + timedelta(seconds=settle)
 
 
-def refused(fact: AuditRefused) -> Judged:
+def refused(gate: Gate, fact: AuditRefused) -> Judged:
     """It makes no sense to measure."""
-    return Judged(Verdict.INCONCLUSIVE, f"its Job is refused: {inside(fact.message)}. {_WAY}.")
+    what = "its Job is refused" if gate.job else "its Prometheus cannot be asked"
+    return Judged(Verdict.INCONCLUSIVE, f"{what}: {inside(fact.message)}. {_WAY}.")
 
 
 def _judge(gate: Gate, audit: AuditStatus, totals: Totals, began: BooksStatus) -> Judged:

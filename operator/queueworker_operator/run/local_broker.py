@@ -12,6 +12,7 @@ from queueworker_operator.api.types import Broker, QueueWorkerSpec
 from queueworker_operator.observe.brokers import observe_broker
 from queueworker_operator.observe.priority import since
 from queueworker_operator.observe.provisioning import Source
+from queueworker_operator.observe.secrets import files_in
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Unknown
 
 #: The word for --broker that asks for an embedded one.
@@ -70,18 +71,8 @@ def locate(spec: QueueWorkerSpec, secrets: Mapping[str, Mapping[str, str]], choi
 
 
 def _with_files(url: str, broker: Broker, secrets: Mapping[str, Mapping[str, str]]) -> Located | NotLocated:
-    files = []
-    for one in broker.nats.files() if broker.nats else ():
-        value = secrets.get(one.secret, {}).get(one.key, "")
-        if not value:
-            keys = ", ".join(sorted(secrets.get(one.secret, {}))) or "no keys"
-            lacks = f"has no value under {one.key} (read {keys})" if one.secret in secrets else "is not there"
-            return NotLocated(
-                f"{one.path} takes {one.file} from Secret {one.secret} of the file, which {lacks}: add it, "
-                f"or correct {one.path}."
-            )
-        files.append((one.file, value.encode()))
-    return Located(url, files=tuple(files))
+    files = files_in(secrets, broker.nats.files() if broker.nats else ())
+    return NotLocated(files) if isinstance(files, str) else Located(url, files=files)
 
 
 class BrokerWatch:
