@@ -165,14 +165,19 @@ class BooksStatus(Tolerant):
 
 
 class FoundStatus(Tolerant):
-    """What one gate found of a window, while another one is still waited for."""
+    """What one gate found of a window."""
 
     type: GateType = Field(description="The gate.")
-    verdict: Verdict = Field(description="Passed or Waived.")
+    verdict: Verdict = Field(description="Passed, Waived, Failed, Inconclusive or Error.")
     message: Annotated[str, Field(max_length=512)] = Field(description="What was read, and the limit.")
     samples: Int64 = Field(default=0, description="Settled messages of the canary that it rests on.")
-    percent: Int32 | None = Field(default=None, description="What it measured, as in status.gates.")
-    limit: Int32 | None = Field(default=None, description="How many percent pass, as in status.gates.")
+    percent: Int32 | None = Field(
+        default=None,
+        description="What it measured, in percent of the stable revision's; where it compares so.",
+    )
+    limit: Int32 | None = Field(
+        default=None, description="At least (QueueProgress) or at most (CPUEfficiency) so many percent pass."
+    )
 
 
 class AuditStatus(Tolerant):
@@ -214,7 +219,7 @@ class AnalysisStatus(Tolerant):
     )
 
 
-class GateStatus(Tolerant):
+class GateStatus(FoundStatus):
     """What one gate found of one arm."""
 
     target: Annotated[str, Field(max_length=63)] = Field(description="The change that was analysed.")
@@ -222,17 +227,6 @@ class GateStatus(Tolerant):
     arm: Int32 = Field(description="Its prefetch.")
     attempt: Int32 = Field(description="The attempt of the change.")
     step: Annotated[str, Field(max_length=16)] = Field(description="The step, such as 5/12.")
-    type: GateType = Field(description="The gate.")
-    verdict: Verdict = Field(description="Passed, Waived, Failed, Inconclusive or Error.")
-    message: Annotated[str, Field(max_length=512)] = Field(description="What was read, and the limit.")
-    samples: Int64 = Field(default=0, description="Settled messages of the canary that it rests on.")
-    percent: Int32 | None = Field(
-        default=None,
-        description="What it measured, in percent of the stable revision's; where it compares so.",
-    )
-    limit: Int32 | None = Field(
-        default=None, description="At least (QueueProgress) or at most (CPUEfficiency) so many percent pass."
-    )
     at: Timestamp = Field(description="When it was judged.")
 
     @property

@@ -18,7 +18,6 @@ from queueworker_operator.api.gates import (
     AuditStatus,
     BooksStatus,
     Counts,
-    FoundStatus,
     Gate,
     OnFailure,
     Verdict,
@@ -188,17 +187,7 @@ def _to_be_counted(
     now: datetime,
 ) -> Analysed:
     """The books are in order. The window is kept before anybody is asked about it."""
-    kept = tuple(
-        FoundStatus(
-            type=one.type,
-            verdict=is_.verdict,
-            message=is_.message[:512],
-            samples=is_.samples,
-            percent=is_.percent,
-            limit=is_.limit,
-        )
-        for one, is_ in found
-    )
+    kept = tuple(is_.found(one) for one, is_ in found)
     audit = AuditStatus(name=_audit_name(terms, before), due_at=due(gate, now), ended=ended)
     return Analysed(before.model_copy(update={"found": kept, "audit": audit}), _counting(gate, audit))
 

@@ -55,12 +55,7 @@ def evidence(
             arm=arm.prefetch,
             attempt=place.attempt,
             step=place.shown,
-            type=gate.type,
-            verdict=judged.verdict,
-            message=judged.message[:512],
-            samples=judged.samples,
-            percent=judged.percent,
-            limit=judged.limit,
+            **judged.found(gate).model_dump(),
             at=now,
         )
         for gate, judged in found.found

@@ -16,6 +16,7 @@ from queueworker_operator.api.gates import (
     MIN_PERCENT_OF_STABLE,
     BooksStatus,
     Counts,
+    FoundStatus,
     Gate,
     GateType,
     Verdict,
@@ -87,6 +88,18 @@ class Judged:
     #: What was measured, in percent of the stable revision's, and how many may be.
     percent: int | None = None
     limit: int | None = None
+
+    def found(self, gate: Gate) -> FoundStatus:
+        """As the status keeps it."""
+        message = self.message[:512]
+        return FoundStatus(
+            type=gate.type,
+            verdict=self.verdict,
+            message=message,
+            samples=self.samples,
+            percent=self.percent,
+            limit=self.limit,
+        )
 
 
 WITHOUT_BOOKS = Judged(
