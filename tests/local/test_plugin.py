@@ -172,6 +172,25 @@ async def test_what_is_about_a_cluster_is_refused_in_local_mode(
     assert (code, f"{named} is about a cluster" in error) == (2, True)
 
 
+async def test_another_file_with_the_same_state_directory_is_told_apart(tmp_path: Path) -> None:
+    ours, other = tmp_path / "workers.yaml", tmp_path / "workers.yml"
+    directory = tmp_path / ".queueworker" / "workers"
+    directory.mkdir(parents=True)
+    (directory / "up.json").write_text(json.dumps({"state": "stopped", "file": str(ours), "resources": {}}))
+    for file in (ours, other):
+        file.touch()
+    code, _, error = await plugin("pause", "work", "--local", str(other))
+    assert (code, f"is of queueworker up -f {ours}, not of {other}" in error) == (1, True)
+    code, _, error = await plugin("get", "--local", str(ours))
+    assert code == 0, error
+
+
+@pytest.mark.parametrize("command", ["pause", "report"])
+async def test_an_empty_name_is_none(command: str, tmp_path: Path) -> None:
+    code, _, error = await plugin(command, "", "--local", str(tmp_path))
+    assert (code, "name a QueueWorker" in error) == (2, True)
+
+
 async def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path) -> None:
     nowhere = tmp_path / "nothing.yaml"
     code, _, err = await plugin("get", "--kubeconfig", str(nowhere))

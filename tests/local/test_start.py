@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from queueworker_operator.cli.up import up as up_command
 from queueworker_operator.run.local_yaml import documents
 from tests.local.running import Jobs, Up, resource
+from tests.local.test_plugin import plugin
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 
@@ -39,6 +40,21 @@ async def test_a_second_up_on_the_same_directory_is_refused(up: Up) -> None:
     assert code == 1
     assert f"process {up.process.pid}" in output
     assert "--state-dir" in output
+    assert await up.stop() == 0
+
+
+async def test_a_state_directory_that_was_removed_is_held_again(up: Up) -> None:
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    up.state_dir.rename(up.file.parent / "away")
+    await up.until("its state", lambda: (up.state_dir / "up.json").exists())
+    code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
+    assert (code, told.splitlines()[0]) == (0, "work: nothing to do (Serving)")
+    second = Up(up.file.parent, *up.arguments)
+    second.log = up.file.parent / "second.log"
+    code, output = await second.refused()
+    assert (code, "works with this directory" in output) == (1, True)
     assert await up.stop() == 0
 
 

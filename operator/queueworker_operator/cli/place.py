@@ -73,6 +73,13 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def named(_: click.Context, __: click.Parameter, text: str) -> str:
+    """Callback of a NAME that has to be one: without one, all would be looked at."""
+    if not text:
+        raise click.BadParameter("is empty: name a QueueWorker, such as one that get shows")
+    return text
+
+
 def run(
     place: Place,
     in_local_mode: Callable[[Path], Awaitable[_Found]],

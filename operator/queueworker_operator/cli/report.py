@@ -14,7 +14,7 @@ import click
 from queueworker_operator.api.names import KIND
 from queueworker_operator.apiserver import ApiError, ApiServer, UnavailableError, events
 from queueworker_operator.cli.page import Event, page
-from queueworker_operator.cli.place import UNREACHABLE, Place, place_options, run
+from queueworker_operator.cli.place import UNREACHABLE, Place, named, place_options, run
 from queueworker_operator.cli.seen import NotSeenError, Seen, in_cluster, local_state, of_state
 from queueworker_operator.cli.spec_in_cluster import ForbiddenError, SpecInCluster
 from queueworker_operator.run.local_file import BadFileError, parse_text, read_text
@@ -23,7 +23,7 @@ _Read = tuple[Seen, Mapping[str, Any], list[Event] | str]
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", callback=named)
 @click.option(
     "-o",
     "--output",

@@ -161,6 +161,10 @@ def local_state(place: Path) -> tuple[Path, dict[str, Any]]:
         raise _unreadable(path, error) from None
     if not isinstance(state, dict):
         raise _unreadable(path, TypeError("no object"))
+    file = str(state.get("file", ""))
+    if not place.is_dir() and Path(file).resolve() != place.resolve():
+        # Files that differ in their ending alone share a directory.
+        raise NotSeenError(f"{path} is of queueworker up -f {file}, not of {place}: name that file")
     return path, state
 
 

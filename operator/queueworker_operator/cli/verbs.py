@@ -15,7 +15,7 @@ import click
 
 from queueworker_operator.apiserver import ApiServer
 from queueworker_operator.cli.follow import NOBODY_ACTS, TIMED_OUT, Outcome, follow
-from queueworker_operator.cli.place import UNREACHABLE, Place, place_options, run
+from queueworker_operator.cli.place import UNREACHABLE, Place, named, place_options, run
 from queueworker_operator.cli.spec_in_cluster import ForbiddenError, SpecInCluster, WrittenBetweenError
 from queueworker_operator.cli.spec_in_file import SpecInFile
 from queueworker_operator.cli.spec_text import CannotEditError
@@ -87,7 +87,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
     ):
         command = option(command)
-    return click.argument("name")(place_options(command))
+    return click.argument("name", callback=named)(place_options(command))
 
 
 _FORCE = click.option("--force", is_flag=True, help="Put it in the place of one that is not answered yet.")

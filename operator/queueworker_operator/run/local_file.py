@@ -59,7 +59,9 @@ def read_raw(path: Path) -> bytes:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             # A pipe is empty when it is read again, and may keep its reader waiting.
-            raise BadFileError(f"{path}: is no regular file, which can be read again and again: give one")
+            raise BadFileError(
+                f"{path}: is no regular file, which could be read again and again: give one with -f"
+            )
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
         if len(raw) > LARGEST:

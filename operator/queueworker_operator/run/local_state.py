@@ -26,6 +26,10 @@ class StateDirectory:
 
         Raises StateInUseError, or OSError when the directory cannot be made.
         """
+        self._take()
+        return self._read()
+
+    def _take(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         ignore = self.path / ".gitignore"
         if not ignore.exists():
@@ -43,7 +47,6 @@ class StateDirectory:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
-        return self._read()
 
     def release(self) -> None:
         """Let go. up.json stays, as the last word."""
@@ -54,13 +57,25 @@ class StateDirectory:
     def write(self, state: dict[str, Any]) -> None:
         """Replace up.json in one step, if it says something else. Raises OSError when it cannot."""
         text = json.dumps(state, indent=1)
+        if not self._is_ours():  # somebody has cleaned up
+            self.release()
+            try:
+                self._take()
+            except StateInUseError as error:
+                raise OSError(str(error)) from None
         if text == self._written and (self.path / "up.json").exists():
             return
-        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have cleaned up
         new = self.path / "up.json.new"
         new.write_text(text + "\n")
         new.replace(self.path / "up.json")
         self._written = text
+
+    def _is_ours(self) -> bool:
+        """Whether what others find there is the lock that we hold."""
+        try:
+            return self._lock >= 0 and os.path.samestat(os.fstat(self._lock), (self.path / "up.lock").stat())
+        except FileNotFoundError:
+            return False
 
     def _read(self) -> dict[str, Any]:
         try:
