@@ -90,13 +90,15 @@ def test_the_arms_one_after_the_other_and_then_the_promotion(
     assert {"RolloutStarted", "StepCompleted", "RequestHandled", "Promoted"} <= set(told)
 
 
+#: The first process of a container cannot be killed from within it: the worker is made its child.
+_AS_A_CHILD = """trap 'kill -TERM $worker' TERM; queueworker "$@" & worker=$!; wait $worker; wait $worker"""
 #: Run in the container of a worker: ends one process of its supervisor.
 _END_ONE = """
 import os, signal
-for pid in filter(str.isdigit, os.listdir("/proc")):
+for pid in {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}:
     with open(f"/proc/{pid}/cmdline") as line:
         if "worker_runtime.process" in line.read():
-            os.kill(int(pid), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 """
 
 
@@ -104,8 +106,7 @@ def test_a_pause_is_told_of_every_death_of_the_canary(installed: Installed, stor
     first = in_steps(story.given_broker(), {"pause": {"durationSeconds": 3600}})
     stable = story.given_ready(first)
     second = with_version(first, "v2")
-    # Of a process that is the first of its container nothing in it can be killed.
-    second["spec"]["template"]["spec"]["containers"][0]["command"] = ["timeout", "3600", "queueworker"]
+    second["spec"]["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", _AS_A_CHILD, "sh"]
     story.apply(second)
     then_at(story, "Paused", "2/2")
 
