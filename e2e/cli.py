@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from types import FrameType
 
 import click
 
@@ -16,6 +18,15 @@ from e2e.progress import Progress
 from e2e.rollbacks import rollbacks
 
 NAME_OPTION = click.option("--name", default="dev", show_default=True, help="The cluster's name.")
+
+
+def _end_on_sigterm() -> None:
+    """SIGTERM unwinds, so that what runs is ended and a cluster that is half made removed."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 @click.group()
@@ -33,23 +44,29 @@ def cluster_commands() -> None:
 @click.option("--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True)
 def cluster_up(name: str, nodes: str) -> None:
     """Have a ready cluster: the living one of that name, else a new one. Prints its kubeconfig's path."""
+    _end_on_sigterm()
     click.echo(cluster.up(name, int(nodes), Progress()).kubeconfig)
 
 
 @cluster_commands.command("down")
 @click.option("--name", default=None, help="The cluster's name; `dev` when neither this nor --all is given.")
 @click.option("--all", "everything", is_flag=True, help="Every cluster of this project.")
+@click.option("--leftovers", is_flag=True, help="What test runs that were killed left, and nothing else.")
 @click.option(
     "--engine", "stop_engine", is_flag=True, help="With --all: stop the private Docker engine as well."
 )
-def cluster_down(name: str | None, everything: bool, stop_engine: bool) -> None:
+def cluster_down(name: str | None, everything: bool, leftovers: bool, stop_engine: bool) -> None:
     """Remove a cluster, whole or half dead; harmless when it is not there."""
-    if everything and name is not None:
-        raise click.UsageError("--name and --all exclude each other")
+    if (name is not None) + everything + leftovers > 1:
+        raise click.UsageError("--name, --all and --leftovers exclude each other")
     if stop_engine and not everything:
         raise click.UsageError("--engine stops every cluster, so it goes with --all")
     progress = Progress()
-    removed = cluster.down(None if everything else name or "dev", progress)
+    if leftovers:
+        removed = cluster.remove_left(progress)
+        engine.stop_unused(progress)
+    else:
+        removed = cluster.down(None if everything else name or "dev", progress)
     click.echo(f"removed: {', '.join(removed)}" if removed else "nothing to remove")
     if stop_engine:
         click.echo("engine stopped" if engine.stop(progress) else "no private engine runs")
@@ -69,7 +86,7 @@ def cluster_status(as_json: bool) -> None:
         state = "ready" if one.api else "API server does not answer" if one.running else "not running"
         click.echo(
             f"{one.name}: {state}; nodes {', '.join(one.nodes) or 'none'}; "
-            f"kubeconfig {one.kubeconfig or 'none'}"
+            f"kubeconfig {one.kubeconfig or 'none'}{f'; of {one.owner}' if one.owner else ''}"
         )
 
 
@@ -90,6 +107,7 @@ def cluster_kubeconfig(name: str) -> None:
 @NAME_OPTION
 def cluster_load(images: tuple[str, ...], name: str) -> None:
     """Put images of the engine into every node of the cluster."""
+    _end_on_sigterm()
     cluster.load(name, images, Progress())
 
 
@@ -101,6 +119,7 @@ def image_commands() -> None:
 @image_commands.command("build")
 def images_build() -> None:
     """Build the worker, operator, demo worker and broker images, and print their sizes."""
+    _end_on_sigterm()
     progress = Progress()
     progress.say(
         "to build: four images; about 3 min the first time on a machine, 10 s with their layers cached"
@@ -113,6 +132,7 @@ def images_build() -> None:
 @commands.command("prepare")
 def prepare() -> None:
     """Build or pull everything that clusters and their tests are made of, so that it is there later."""
+    _end_on_sigterm()
     progress = Progress()
     programs.announce(("helm",), progress)
     docker, _, _ = cluster.prepare(progress)
@@ -126,6 +146,7 @@ def prepare() -> None:
 @click.argument("name")
 def tool(name: str) -> None:
     """Print the path of a pinned tool (helm, kubectl, kind), building it when it is not cached."""
+    _end_on_sigterm()
     progress = Progress()
     if name in programs.TOOLS:
         programs.announce((programs.TOOLS[name],), progress)
@@ -166,6 +187,7 @@ def servers_list(as_json: bool) -> None:
 @click.argument("name")
 def servers_get(name: str) -> None:
     """Print the folder for the PATH whose `redis-server` is NAME, fetching it when it is not cached."""
+    _end_on_sigterm()
     click.echo(servers.get(servers.known(name), Progress()).path)
 
 

@@ -6,17 +6,19 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from e2e import baseimages, cache, engine, network, nodeimage, programs
+from e2e import baseimages, cache, engine, inotify, network, nodeimage, owners, programs
 from e2e.commands import run
 from e2e.engine import CLUSTER_LABEL, OWN_PREFIX, Engine
 from e2e.failure import SetupError
 from e2e.locations import cache_root, cluster_root
 from e2e.progress import Progress
+from e2e.signals import INTERRUPTIONS
 
 T = TypeVar("T")
 
@@ -52,13 +54,15 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of one cluster. `api` says whether its API server answers ready."""
+    """What is known of one cluster. `api` says whether its API server answers ready, `owner` which run made
+    it for itself; empty for one that is kept on purpose."""
 
     name: str
     nodes: tuple[str, ...]
     running: bool
     api: bool
     kubeconfig: str
+    owner: str
 
 
 def full_name(name: str) -> str:
@@ -129,6 +133,7 @@ def up(name: str, nodes: int, progress: Progress) -> Cluster:
                 f"cluster {cluster} is there but is dead or has other than {nodes} node(s): replacing it"
             )
             _remove(docker, cluster)
+        inotify.check(cluster, nodes, inotify.room())
         with progress.step(
             f"creating cluster {cluster} with {nodes} node(s)", "20 s" if nodes == 1 else "40 s"
         ):
@@ -276,6 +281,35 @@ def down(name: str | None, progress: Progress) -> list[str]:
     return removed
 
 
+@contextmanager
+def of_this_run(name: str, progress: Progress) -> Iterator[None]:
+    """A cluster that is made inside the block goes when it ends, also by SIGINT or SIGTERM, and with it a
+    private engine that nobody else uses. After SIGKILL the next run removes both (`remove_left`).
+
+    `name` must be of this run only.
+    """
+
+    def remove() -> None:
+        down(name, progress)
+        engine.stop_unused(progress)
+
+    with owners.owned(full_name(name)), INTERRUPTIONS.removed_at_the_end(remove):
+        yield
+
+
+def remove_left(progress: Progress) -> list[str]:
+    """Remove the clusters that ended runs left of their own; the full names of those that were there."""
+    removed = []
+    for cluster in owners.left():
+        owners.end_makers(cluster)
+        found = down(cluster, progress)
+        removed += found
+        if not found:
+            # Else once more next time: the engine may make a node that it was asked for before.
+            owners.forget(cluster)
+    return removed
+
+
 def _remove(docker: Engine, cluster: str) -> None:
     # What kind's own delete does; by label, so that a half created or half removed cluster goes as well.
     label = f"label={CLUSTER_LABEL}={cluster}"
@@ -304,7 +338,9 @@ def status() -> list[Status]:
             ).stdout.strip()
             ready = _api_ready(Cluster(cluster, path, kubectl(docker, image, silent), docker))
         nodes = tuple(node.name for node in containers)
-        result.append(Status(cluster, nodes, running, ready, str(path) if path.is_file() else ""))
+        owner = owners.owner_of(cluster)
+        kubeconfig = str(path) if path.is_file() else ""
+        result.append(Status(cluster, nodes, running, ready, kubeconfig, str(owner) if owner else ""))
     return result
 
 

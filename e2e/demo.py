@@ -24,7 +24,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from e2e import appimages, baseimages, cluster, engine, programs
+from e2e import appimages, baseimages, cluster, programs
 from e2e.commands import run
 from e2e.failure import SetupError
 from e2e.install import install
@@ -127,11 +127,9 @@ class Place:
 
 def prepare(name: str, progress: Progress) -> Place:
     """Cluster, images, charts, broker and secret."""
-    docker = engine.ensure(progress)
-    appimages.build_all(docker, progress)
     target = cluster.up(name, 1, progress)
     images = (appimages.OPERATOR_IMAGE, appimages.DEMO_WORKER_IMAGE, baseimages.BROKER_IMAGE)
-    cluster.load(name, images, progress)
+    appimages.build_and_load(target, images, progress)
     place = Place(target)
     with progress.step("installing the charts queueworker-crds and queueworker", "20 s"):
         helm = programs.tool("helm", progress)

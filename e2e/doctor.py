@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from e2e import cache, engine, golang, oci_wrapper, packages, programs, servers
+from e2e import cache, engine, golang, inotify, oci_wrapper, packages, programs, servers
 from e2e.commands import run
 from e2e.locations import cache_root
 from e2e.versions import GO_TOOLCHAIN
@@ -32,6 +32,7 @@ def examine() -> list[Finding]:
         *_tools(),
         _servers(),
         _disk(),
+        *_inotify(inotify.room()),
     ]
 
 
@@ -98,6 +99,21 @@ def _servers() -> Finding:
         False,
         f"{todo}: needs apt and {servers.KEYRING}; get it with `apt-get install debian-archive-keyring`",
     )
+
+
+def _inotify(found: inotify.Room | None) -> list[Finding]:
+    return [] if found is None else [inotify_finding(found)]
+
+
+def inotify_finding(found: inotify.Room) -> Finding:
+    """Whether the machine's limit lets the nodes of one more cluster start."""
+    clusters = inotify.clusters_of(found.limit if found.left is None else found.left)
+    room = f"room for {clusters[1]} more cluster(s) of one node, or {clusters[3]} of three"
+    if found.left is None:
+        return Finding("inotify", True, f"{found.text}; at most {room.replace(' more', '')}")
+    if clusters[3]:
+        return Finding("inotify", True, f"{found.text}: {room}")
+    return Finding("inotify", False, f"{found.text}: {room}; {inotify.WAY_OUT}")
 
 
 def _disk() -> Finding:

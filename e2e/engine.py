@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from e2e import cache, oci_wrapper
 from e2e.commands import run
@@ -24,6 +26,9 @@ STOP_SECONDS = 60.0
 SOCKET_PATH_LIMIT = 107
 CLUSTER_LABEL = "io.x-k8s.kind.cluster"
 OWN_PREFIX = "qw-"
+
+# The shared lock of this process on the private engine, which is held until the process ends.
+_in_use: list[TextIO] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,11 @@ def running() -> Engine | None:
 
 
 def ensure(progress: Progress) -> Engine:
-    """An engine that answers: one that runs, else a private one, started (and installed by apt) here."""
+    """An engine that answers: one that runs, else a private one, started (and installed by apt) here.
+
+    No other run stops it while this process lives.
+    """
+    _use()
     found = running()
     if found is not None:
         return found
@@ -219,6 +228,36 @@ def stop(progress: Progress) -> bool:
                 _signal(process, signal.SIGKILL)
             _await_end(set(engine_processes(root)), 10.0)
     return True
+
+
+def stop_unused(progress: Progress) -> bool:
+    """Stop the private engine if no container runs in it, and no other process has asked for one."""
+    for handle in _in_use:
+        handle.close()
+    _in_use.clear()
+    with _users().open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        found = running()
+        if found is not None and (not found.private or found.docker("ps", "--quiet").stdout.split()):
+            return False
+        return stop(progress)
+
+
+def _users() -> Path:
+    path = cache_root() / "locks" / "engine-users.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _use() -> None:
+    if not _in_use:
+        handle = _users().open("a+")
+        # Waits for one that stops it now.
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        _in_use.append(handle)
 
 
 def _signal(process: int, number: signal.Signals) -> None:

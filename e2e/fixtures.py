@@ -1,26 +1,27 @@
 """pytest fixtures on the same code as the command line: `pytest_plugins = ["e2e.fixtures"]`.
 
 A session makes its own cluster, named after its process, and removes it at the end, also on Ctrl-C and
-SIGTERM. QUEUEWORKER_E2E_CLUSTER names a cluster to use instead, made if needed and left running.
+SIGTERM; that of a session that was killed goes when the next one begins. QUEUEWORKER_E2E_CLUSTER names a
+cluster to use instead, made if needed and left running.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
 
-from e2e import appimages, cluster, engine, programs
+from e2e import appimages, cluster, programs
 from e2e.commands import run
 from e2e.progress import plain
 
@@ -102,35 +103,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
 
 
-def _remove_clusters_of_dead_sessions() -> None:
-    for one in cluster.status():
-        suffix = one.name.removeprefix(engine.OWN_PREFIX + SESSION_PREFIX).split("-")[0]
-        if suffix != one.name and suffix.isdigit() and not Path(f"/proc/{suffix}").exists():
-            cluster.down(one.name, plain())
+#: Not of the process alone: what a dead one left must not be taken for ours.
+_OWN_NAME = f"{SESSION_PREFIX}{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def _session_cluster(nodes: int) -> Iterator[cluster.Cluster]:
     reused = os.environ.get(REUSE_VARIABLE, "")
     suffix = "" if nodes == 1 else f"-{nodes}"
-    name = f"{reused}{suffix}" if reused else f"{SESSION_PREFIX}{os.getpid()}{suffix}"
+    name = f"{reused or _OWN_NAME}{suffix}"
     progress = plain()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(f"signal {number}")
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        _remove_clusters_of_dead_sessions()
-        docker = engine.ensure(progress)
-        for built in appimages.build_all(docker, progress):
-            progress.say(f"{built.reference}: {built.megabytes:.0f} MB")
+    with nullcontext() if reused else cluster.of_this_run(name, progress):
+        cluster.remove_left(progress)
         made = cluster.up(name, nodes, progress)
-        cluster.load(name, appimages.ALL_IMAGES, progress)
+        for built in appimages.build_and_load(made, appimages.ALL_IMAGES, progress):
+            progress.say(f"{built.reference}: {built.megabytes:.0f} MB")
         yield made
-    finally:
-        if not reused:
-            cluster.down(name, progress)
-        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session", name="cluster")

@@ -34,7 +34,8 @@ def node_containers(engine: Engine, cluster: str) -> list[NodeContainer]:
     if not names:
         return []
     nodes = []
-    for document in json.loads(engine.docker("inspect", *names).stdout):
+    # Fails for one that went meanwhile, and tells of the others all the same.
+    for document in json.loads(engine.docker("inspect", *names, check=False).stdout or "[]"):
         networks = document["NetworkSettings"]["Networks"].values()
         addresses = [network[key] for network in networks for key in ("IPAddress", "GlobalIPv6Address")]
         nodes.append(
