@@ -1,18 +1,18 @@
-"""When a resync counts as done: real brokers, the whole controller, and a stand-in for the API server."""
+"""What a resync waits for, and what waits for it: real brokers, the whole controller, and a stand-in for the
+API server."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 
-from queueworker_operator.apiserver import ApiServer
 from queueworker_operator.run.controller import Controller
 from queueworker_operator.run.lease import Lease
 from queueworker_operator.run.metrics import OperatorMetrics
@@ -21,107 +21,135 @@ from tests.operator.resources import body
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 SECONDS = 60.0
-SILENT, HEALTHY = "silent", "healthy"
-
-
-@pytest.fixture
-def silent() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as one:
-        one.send(signal.SIGSTOP)
-        yield one
-        one.send(signal.SIGCONT)
-
-
-@pytest.fixture
-def healthy() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as one:
-        yield one
+Body = dict[str, Any]
 
 
 class Cluster:
-    """Some QueueWorkers without Deployments. A status that is written is told and not kept."""
+    """Some QueueWorkers, and Deployments of which none has workers. It keeps what is written."""
 
-    def __init__(self, resources: list[dict[str, Any]], metrics: OperatorMetrics) -> None:
-        self.resources = {one["metadata"]["name"]: one for one in resources}
-        self._metrics = metrics
-        self._lease: dict[str, Any] | None = None
+    def __init__(self, resources: list[Body]) -> None:
+        self.metrics = OperatorMetrics()
         #: Names whose status was written, each with the resyncs that were done then.
         self.written: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        kind, _, name = request.path.removesuffix("/status").rpartition("/")
-        if request.query.get("watch"):
-            stream = web.StreamResponse()
-            await stream.prepare(request)
-            await asyncio.Event().wait()
-        if request.method in ("POST", "PUT"):
-            given = await request.json()
-            given["metadata"]["resourceVersion"] = "1"
-            self._lease = given if "leases" in request.path else self._lease
-            return web.json_response(given)
-        if kind.endswith("leases") and self._lease is not None:
-            return web.json_response(self._lease)
-        if request.method == "PATCH" and request.path.endswith("/status"):
-            self.written.put_nowait((name, self.resyncs()))
-            return web.json_response(self.resources[name])
-        if request.method == "PATCH":
-            return web.json_response(await request.json())
-        if name in self.resources and kind.endswith("queueworkers"):
-            return web.json_response(self.resources[name])
-        if name in ("queueworkers", "deployments", "pods", "controllerrevisions"):
-            items = list(self.resources.values()) if name == "queueworkers" else []
-            return web.json_response({"items": items, "metadata": {"resourceVersion": "9"}})
-        return web.json_response({"reason": "NotFound", "message": "not there"}, status=404)
+        #: Deployments that were compared with what they should be, likewise.
+        self.compared: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+        self._objects: dict[str, dict[str, Body]] = {"deployments": {}, "leases": {}}
+        self._objects["queueworkers"] = {one["metadata"]["name"]: one for one in resources}
+        self._versions = itertools.count(5)
 
     def resyncs(self) -> float:
-        return self._metrics.registry.get_sample_value("queueworker_operator_resyncs_total") or 0.0
+        return self.metrics.registry.get_sample_value("queueworker_operator_resyncs_total") or 0.0
 
     def without_a_write(self) -> float:
         """Passes that ended so."""
         name, labels = "queueworker_operator_reconcile_total", {"result": "unchanged"}
-        return self._metrics.registry.get_sample_value(name, labels) or 0.0
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def at_rest(self) -> list[Body]:
+        everybody = self._objects["queueworkers"].values()
+        return [one for one in everybody if one.get("status", {}).get("rollout", {}).get("stage") == "Idle"]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            await asyncio.Event().wait()
+        _, _, path = request.path.partition("/namespaces/workers/")
+        kind, _, name = path.removesuffix("/status").partition("/")
+        there = self._objects.get(kind, {})
+        if request.method == "GET" and not name:
+            items = list(there.values())
+            return web.json_response({"items": items, "metadata": {"resourceVersion": "9"}})
+        if request.method == "GET":
+            if name not in there:
+                return web.json_response({"reason": "NotFound", "message": "not there"}, status=404)
+            return web.json_response(there[name])
+        given = await request.json()
+        if request.query.get("dryRun"):
+            if name in there:
+                self.compared.put_nowait((name, self.resyncs()))
+            return web.json_response(there.get(name, given))
+        if path.endswith("/status"):
+            self.written.put_nowait((name, self.resyncs()))
+            given = merged(there[name], {"status": given["status"]})
+        elif kind == "deployments":
+            given["metadata"] |= {"uid": name, "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+            given["status"] = {"observedGeneration": 1}
+        given["metadata"]["resourceVersion"] = str(next(self._versions))
+        if kind in self._objects:
+            there[name or given["metadata"]["name"]] = given
+        return web.json_response(given)
+
+
+def merged(before: Body, patch: Body) -> Body:
+    """As RFC 7386 has it."""
+    found = before | {name: value for name, value in patch.items() if not isinstance(value, dict)}
+    for name, value in patch.items():
+        if isinstance(value, dict):
+            kept = before.get(name)
+            found[name] = merged(kept if isinstance(kept, dict) else {}, value)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def resource(name: str, url: str) -> Body:
+    changes = {"metadata__uid": name, "spec__queue__name": name, "spec__broker__redis__url": url}
+    given = body(name, spec__replicas=0, **changes)
+    given["metadata"]["resourceVersion"] = "4"
+    return given
 
 
 @asynccontextmanager
-async def running(api: ApiServer, metrics: OperatorMetrics) -> AsyncIterator[None]:
-    """A controller that holds its Lease."""
-    lease = Lease(api, "workers", "operator", "me", clock=asyncio.get_running_loop().time)
-    await lease.acquire()
-    controller = Controller(api, lease, metrics, namespaces=("workers",), resync_seconds=45, instance="me")
-    acting = asyncio.create_task(controller.act())
-    yield
-    acting.cancel()
-    with suppress(asyncio.CancelledError):
-        await acting
+async def operated(cluster: Cluster, folder: Path) -> AsyncIterator[None]:
+    """An operator that holds its Lease, with new metrics."""
+    metrics = cluster.metrics = OperatorMetrics()
+    async with served(cluster.answer, folder) as api:
+        lease = Lease(api, "workers", "operator", "me", clock=asyncio.get_running_loop().time)
+        await lease.acquire()
+        controller = Controller(
+            api, lease, metrics, namespaces=("workers",), resync_seconds=45, instance="me"
+        )
+        acting = asyncio.create_task(controller.act())
+        yield
+        acting.cancel()
+        with suppress(asyncio.CancelledError):
+            await acting
 
 
-@pytest.fixture
-async def cluster(silent: EmbeddedRedis, healthy: EmbeddedRedis, tmp_path: Path) -> AsyncIterator[Cluster]:
-    metrics = OperatorMetrics()
-    resources = []
-    for name, url in ((SILENT, silent.url), (HEALTHY, healthy.url)):
-        changes = {"metadata__uid": name, "spec__queue__name": name, "spec__broker__redis__url": url}
-        resources.append(body(name, **changes))
-        resources[-1]["metadata"]["resourceVersion"] = "4"
-    cluster = Cluster(resources, metrics)
-    async with served(cluster.answer, tmp_path) as api, running(api, metrics):
-        yield cluster
+async def until(happened: Callable[[], object]) -> None:
+    """Nobody tells of it."""
+    async with asyncio.timeout(SECONDS):
+        while not happened():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_a_resource_counts_as_looked_at_when_its_broker_has_answered_and_not_before(
-    cluster: Cluster, silent: EmbeddedRedis
+    tmp_path: Path,
 ) -> None:
-    name, _ = await asyncio.wait_for(cluster.written.get(), SECONDS)
-    assert name == HEALTHY, "the other one is being waited for, and holds up nobody"
-    async with asyncio.timeout(SECONDS):
-        while not cluster.without_a_write():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert cluster.resyncs() == 0, "nothing is known of the silent broker yet, not even that it is silent"
-    silent.send(signal.SIGCONT)
-    async with asyncio.timeout(SECONDS):
-        while name != SILENT:
-            name, resyncs = await cluster.written.get()
-    assert resyncs == 0, "its answer was not waited for in vain: it led to a look at once"
-    async with asyncio.timeout(SECONDS):
-        while not cluster.resyncs():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    with EmbeddedRedis() as broker:
+        broker.send(signal.SIGSTOP)
+        try:
+            cluster = Cluster([resource("silent", broker.url)])
+            async with operated(cluster, tmp_path):
+                await until(cluster.without_a_write)
+                assert cluster.resyncs() == 0, "nothing is known of its broker, not even that it is silent"
+                broker.send(signal.SIGCONT)
+                assert await asyncio.wait_for(cluster.written.get(), SECONDS) == ("silent", 0)
+                await until(cluster.resyncs)
+        finally:
+            broker.send(signal.SIGCONT)
+
+
+async def test_after_a_restart_each_deployment_is_compared_once_and_only_after_the_first_resync(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedRedis() as broker:
+        cluster = Cluster([resource(f"q{number}", broker.url) for number in range(30)])
+        async with operated(cluster, tmp_path):
+            await until(lambda: len(cluster.at_rest()) == 30)
+        cluster.compared = asyncio.Queue()
+        async with operated(cluster, tmp_path):
+            async with asyncio.timeout(SECONDS):
+                compared = [await cluster.compared.get() for _ in range(30)]
+        assert len({name for name, _ in compared}) == 30
+        assert {resyncs for _, resyncs in compared} == {1}
+        assert cluster.compared.empty()

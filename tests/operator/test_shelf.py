@@ -215,3 +215,13 @@ async def test_a_list_that_is_refused_leaves_the_one_before(shelf: Shelf, lists:
     with pytest.raises(ApiError, match="not you"):
         await shelf.fill()
     assert found(shelf, "a") is before
+
+
+async def test_a_list_is_only_old_where_it_was_the_last_word_on_something_at_rest(
+    shelf: Shelf, lists: Lists, clock: Clock
+) -> None:
+    lists.of["queueworkers"][2]["status"] = {"rollout": {"stage": "CanaryScaling"}}
+    await shelf.fill()
+    clock.now += FRESH
+    shelf.report("workers", "b")
+    assert [shelf.is_old("workers", name) for name in ("a", "b", "c", "d")] == [True, False, False, False]

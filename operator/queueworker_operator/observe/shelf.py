@@ -140,6 +140,13 @@ class Shelf:
             return None
         return (shelved, observed_at) if self._clock() - observed_at < USED_FOR else None
 
+    def is_old(self, namespace: str, name: str) -> bool:
+        """Whether the last list was the last word on a resource at rest, but for its age. Raises
+        NotAQueueWorkerError."""
+        name_ = Name(namespace, name)
+        shelved = self._shelved.get(name_)
+        return shelved is not None and name_ not in self._reported and shelved.calm() is not None
+
     def _kept(self, objects: dict[str, Body], body: Body) -> Body:
         """The object of the last list where this is the same, so that what was made of it is kept, too."""
         metadata = body["metadata"]

@@ -51,6 +51,11 @@ WATCHES_SECONDS, BETWEEN_LISTS = 5.0, 1.0
 #: Of a resource whose broker has not answered the first check yet: nothing was seen. The next look comes with
 #: the answer, or that there is none; this long after the last one at any rate.
 _AWAITS_BROKER = Later(10.0, patient=True)
+#: Of a resource at rest of which a new list is about to tell, which makes it due: nothing was seen. A look of
+#: its own would cost the API server more than its part of the list, just when that is slow.
+_AWAITS_LIST = Later(5.0, patient=True)
+#: A list is waited for from so long before it is due, for so long at most, in seconds.
+LIST_SOON_SECONDS, LIST_LATE_SECONDS = 1.0, 10.0
 #: Deployments that nobody has compared with what they should be yet are compared at this pace: so many at
 #: once, and so many more a second. A comparison is a request that costs the API server as much as a write.
 COMPARED_AT_ONCE, COMPARED_PER_SECOND = 20.0, 10.0
@@ -83,9 +88,13 @@ class Controller:
         self._verified: dict[Key, dict[str, Verified]] = {}
         self._shelf = Shelf(api, namespaces, clock)
         self._missed = asyncio.Event()
+        #: By the running loop's clock; no longer than this is waited for it.
+        self._list_due = -math.inf
         self._comparing = Pace(COMPARED_AT_ONCE, COMPARED_PER_SECOND)
-        #: When it is whose turn, by the running loop's clock.
+        #: When it is whose turn, by the running loop's clock. None has one before the first resync is over:
+        #: what there is to do comes first. Those wait until then.
         self._turns: dict[Key, float] = {}
+        self._turnless: set[Key] | None = set()
         self._round = Round()
         #: By the running loop's clock; -inf before the first.
         self.last_list = -math.inf
@@ -152,7 +161,7 @@ class Controller:
         await watches.begun(WATCHES_SECONDS)
         while True:
             self._missed.clear()
-            began = loop.time()
+            began = self._list_due = loop.time()
             try:
                 keys = {Key(*name) for name in await self._shelf.fill()}
             except (UnavailableError, ApiError) as error:
@@ -172,6 +181,7 @@ class Controller:
                 self._refusals = {k: r for k, r in self._refusals.items() if k in keys}
                 self._verified = {k: v for k, v in self._verified.items() if k in keys}
                 self._turns = {k: turn for k, turn in self._turns.items() if k in keys}
+            self._list_due = began + self._resync_seconds
             await asyncio.sleep(BETWEEN_LISTS)
             with contextlib.suppress(TimeoutError):
                 left = began + self._resync_seconds - loop.time()
@@ -184,14 +194,19 @@ class Controller:
                 later = await self._reconcile(key)
             return later
         finally:
-            if later is not _AWAITS_BROKER:
+            if later is not _AWAITS_BROKER and later is not _AWAITS_LIST:
                 self._looked_at(key)
 
     def _looked_at(self, key: Key) -> None:
         took = self._round.looked_at(key, asyncio.get_running_loop().time())
-        if took is not None:
-            self._metrics.resync_seconds.set(took)
-            self._metrics.resyncs.inc()
+        if took is None:
+            return
+        self._metrics.resync_seconds.set(took)
+        self._metrics.resyncs.inc()
+        turnless, self._turnless = self._turnless, None
+        for other in turnless or ():
+            if self._queue is not None:
+                self._queue.add(other, max(0.0, self._seconds_to_turn(other)), patient=True)
 
     async def _reconcile(self, key: Key) -> Later | None:
         try:
@@ -209,7 +224,7 @@ class Controller:
         whatever there is to do is decided by a look of its own."""
         found = self._shelf.find(*key)
         if found is None:
-            return None
+            return _AWAITS_LIST if self._shelf.is_old(*key) and self._is_list_near() else None
         shelved, observed_at = found
         resource = shelved.calm()
         if resource is None:
@@ -240,6 +255,10 @@ class Controller:
             delay = min(delay, left)
         self._metrics.passes.labels("unchanged").inc()
         return Later(delay, patient=True)
+
+    def _is_list_near(self) -> bool:
+        late = asyncio.get_running_loop().time() - self._list_due
+        return -LIST_SOON_SECONDS <= late < LIST_LATE_SECONDS
 
     async def _look_and_act(self, key: Key) -> Later | None:
         body = await self._api.find(queueworkers(*key))
@@ -299,6 +318,9 @@ class Controller:
 
     def _seconds_to_turn(self, key: Key) -> float:
         """How long its comparison has to wait; each has a turn of its own, so that none asks in vain."""
+        if self._turnless is not None:
+            self._turnless.add(key)
+            return math.inf
         now = asyncio.get_running_loop().time()
         if key not in self._turns:
             self._turns[key] = self._comparing.turn(now)
