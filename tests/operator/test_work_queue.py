@@ -298,3 +298,46 @@ async def test_a_pass_says_whether_the_next_one_is_in_a_hurry() -> None:
     await asyncio.wait_for(last.wait(), LONG)
     await queue.close()
     assert passes == ["at-rest", "in-a-change", "one", "in-a-change", "at-rest"]
+
+
+async def test_who_is_patient_gets_a_turn_also_while_others_are_always_in_a_hurry() -> None:
+    seen = asyncio.Event()
+
+    async def work(key: Key) -> Later | float | None:
+        if key == ONE:
+            seen.set()
+            return None
+        await _waiting(queue, 2)
+        return 0.0
+
+    queue = _queue(work, concurrency=1)
+    for name in ("a", "b", "c"):
+        queue.add(Key("default", name))
+    queue.add(ONE, patient=True)
+    await asyncio.wait_for(seen.wait(), LONG / 4)
+    await queue.close()
+
+
+async def test_a_pass_that_saw_nothing_takes_no_turn_from_the_next_one() -> None:
+    passes: list[str] = []
+    inside, last = asyncio.Event(), asyncio.Event()
+
+    async def work(key: Key) -> Later | float | None:
+        passes.append(key.name)
+        inside.set()
+        if len(passes) <= 3:
+            await _waiting(queue, 2)
+        elif len(passes) == 5:
+            last.set()
+        if key == ONE or passes.count(key.name) == 2:
+            return None
+        return Later(0.0, patient=True, looked=key.name == "seen")
+
+    queue = _queue(work, concurrency=1)
+    queue.add(Key("default", "seen"))
+    await asyncio.wait_for(inside.wait(), LONG)
+    queue.add(Key("default", "unseen"))
+    queue.add(ONE)
+    await asyncio.wait_for(last.wait(), LONG)
+    await queue.close()
+    assert passes == ["seen", "unseen", "one", "unseen", "seen"]

@@ -23,7 +23,7 @@ from queueworker_operator.plan.facts import FRESH
 #: Facts of a list are used while they are younger than this; a bit less than what counts as Unknown.
 USED_FOR = FRESH - timedelta(seconds=1)
 #: Stages in which nothing goes on that a look of some seconds ago may be too old for.
-_CALM = frozenset({Stage.IDLE, Stage.VALIDATING})
+CALM = frozenset({Stage.IDLE, Stage.VALIDATING})
 
 
 class Name(NamedTuple):
@@ -52,7 +52,7 @@ class Shelved:
             self._resource = parse(self.body)
         one = self._resource
         rollout = one.status.rollout
-        if one.metadata.deletion_timestamp is not None or rollout is None or rollout.stage not in _CALM:
+        if one.metadata.deletion_timestamp is not None or rollout is None or rollout.stage not in CALM:
             return None
         return one
 

@@ -32,10 +32,10 @@ from queueworker_operator.observe.checks import Asker, BrokerChecks
 from queueworker_operator.observe.cluster import Look, look, look_at_shelf
 from queueworker_operator.observe.queues import QueueReadings
 from queueworker_operator.observe.samples import WorkerSamples
-from queueworker_operator.observe.shelf import Shelf
-from queueworker_operator.plan.actions import StartAudit
-from queueworker_operator.plan.facts import Refusal, Unknown
-from queueworker_operator.plan.planner import plan, seconds_until_next
+from queueworker_operator.observe.shelf import CALM, Shelf
+from queueworker_operator.plan.actions import Plan, StartAudit
+from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict, Refusal, Unknown
+from queueworker_operator.plan.planner import BLOCKED, plan, seconds_until_next
 from queueworker_operator.run.lease import Lease, LeaseLostError
 from queueworker_operator.run.metrics import OperatorMetrics
 from queueworker_operator.run.pace import Pace
@@ -50,10 +50,10 @@ log = logging.getLogger(__name__)
 WATCHES_SECONDS, BETWEEN_LISTS = 5.0, 1.0
 #: Of a resource whose broker has not answered the first check yet: nothing was seen. The next look comes with
 #: the answer, or that there is none; this long after the last one at any rate.
-_AWAITS_BROKER = Later(10.0, patient=True)
+_AWAITS_BROKER = Later(10.0, patient=True, looked=False)
 #: Of a resource at rest of which a new list is about to tell, which makes it due: nothing was seen. A look of
 #: its own would cost the API server more than its part of the list, just when that is slow.
-_AWAITS_LIST = Later(5.0, patient=True)
+_AWAITS_LIST = Later(5.0, patient=True, looked=False)
 #: A list is waited for from so long before it is due, for so long at most, in seconds.
 LIST_SOON_SECONDS, LIST_LATE_SECONDS = 1.0, 10.0
 #: Deployments that nobody has compared with what they should be yet are compared at this pace: so many at
@@ -194,7 +194,7 @@ class Controller:
                 later = await self._reconcile(key)
             return later
         finally:
-            if later is not _AWAITS_BROKER and later is not _AWAITS_LIST:
+            if later is None or later.looked:
                 self._looked_at(key)
 
     def _looked_at(self, key: Key) -> None:
@@ -247,7 +247,7 @@ class Controller:
         decided = plan(resource, seen.facts, self._clock())
         if decided.actions:
             return None
-        delay = decided.requeue_after
+        delay = _seconds_at_rest(decided, seen)
         if not self._is_compared(key, seen):
             left = self._seconds_to_turn(key)
             if left <= 0:
@@ -302,6 +302,12 @@ class Controller:
         if executor.audit_refused is not None:
             self._audits.refused(key.namespace, key.name, *executor.audit_refused)
         self._metrics.passes.labels("changed" if executor.wrote else "unchanged").inc()
+        if (
+            decided.status.rollout is not None
+            and decided.status.rollout.stage in CALM
+            and not executor.refusal
+        ):
+            return Later(_seconds_at_rest(decided, seen), patient=_is_silent(seen))
         return Later(seconds_until_next(decided, seen.facts, executor.refusal))
 
     def _may_compare(self, key: Key, resource: QueueWorker | InvalidQueueWorker, seen: Look) -> bool:
@@ -361,6 +367,17 @@ class Controller:
         else:
             self._metrics.passes.labels("error").inc()
             log.error("a pass failed", exc_info=error, extra=fields)
+
+
+def _is_silent(seen: Look) -> bool:
+    """Whether the broker does not answer. It is asked on and on, and its answer leads to a look."""
+    broker = seen.facts.broker
+    return isinstance(broker, BrokerCheck) and broker.verdict is BrokerVerdict.TIMEOUT
+
+
+def _seconds_at_rest(decided: Plan, seen: Look) -> float:
+    """Until the next look at a resource that is on no way: while its broker is silent, nothing goes on."""
+    return max(decided.requeue_after, BLOCKED) if _is_silent(seen) else decided.requeue_after
 
 
 def _wait_of(error: Exception) -> float:

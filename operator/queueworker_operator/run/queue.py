@@ -35,10 +35,11 @@ class TryAgain(Exception):
 
 class Later(NamedTuple):
     """When a key is to be looked at again. `patient`: since it is its turn then, after all others that are
-    due."""
+    due. Not `looked`: this pass saw nothing of it, and takes no turn from the next one."""
 
     seconds: float
     patient: bool = False
+    looked: bool = True
 
 
 #: Says when the key is to be looked at again, as a number in so many seconds; None: only when it is reported.
@@ -67,7 +68,7 @@ class _Entry:
     #: Reported during its pass, and whether only patiently.
     again: bool = False
     again_patient: bool = False
-    #: When its last pass began.
+    #: When the last pass began that saw anything of it.
     looked_at: float = -math.inf
     failures: int = 0
     conflicts: int = 0
@@ -160,13 +161,15 @@ class WorkQueue:
         finally:
             self._waiting -= 1
         self._running += 1
-        entry.looked_at = asyncio.get_running_loop().time()
+        began = asyncio.get_running_loop().time()
         entry.again = False  # what was reported before the pass began is seen by it
         try:
             later = await self._pass(key, entry)
         finally:
             self._running -= 1
             self._slots.give_back()
+        if later is None or later.looked:
+            entry.looked_at = began
         self._finish(key, entry, later)
 
     async def _pass(self, key: Key, entry: _Entry) -> Later | None:
