@@ -199,7 +199,10 @@ def what_may_happen(rules: Rules, world: World, limit: int) -> Iterator[Happenin
         edits = {
             "version": ("somebody asks for the other version", left._replace(target=other)),
             "steps": ("somebody changes the steps", other_steps._replace(steps=1 - world.steps, waited="")),
-            "loss": ("the status is lost", again._replace(status=Status(""), waited="")),
+            "loss": (
+                "the status is lost",
+                again._replace(status=Status(""), waited="", audit=ABSENT, passed=False),
+            ),
         }
         for what in rules.may:
             yield edits.get(what) or (f"somebody requests {what}", left._replace(request=what))

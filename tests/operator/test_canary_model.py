@@ -251,6 +251,7 @@ ALL_OF_IT = [
     pytest.param(MEASURED._replace(may=EVERYTHING), 1, 1, "", 0, id="measured, and a person does something"),
     pytest.param(MEASURED, 2, 0, "", 0, id="two workers, measured"),
     pytest.param(ASKED, 1, 0, "", 0, id="totals asked of a Prometheus, any answer"),
+    pytest.param(AUDITED._replace(may=("loss",)), 1, 1, "", 0, id="totals counted, and the status is lost"),
     pytest.param(AUDITED._replace(gates="Abort"), 1, 0, "", 0, id="totals counted, or back"),
     pytest.param(Rules(True, gates="Abort"), 1, 1, "", 0, id="measured beside Legacy, or back"),
     pytest.param(
