@@ -133,6 +133,41 @@ async def test_whoever_takes_its_time_holds_nobody_up_and_is_not_left_behind() -
         await asyncio.wait_for(audits.close(), 60)
 
 
+async def test_an_answer_in_two_pieces_is_read_whole() -> None:
+    raw, rest = json.dumps(vector("3")).encode(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        pieces = web.StreamResponse()
+        await pieces.prepare(request)
+        await pieces.write(raw[:20])
+        await rest.wait()
+        await pieces.write(raw[20:])
+        return pieces
+
+    audits = QueryAudits(lambda: after(70))
+    async with answering(answer) as url:
+        half = await audits.latest("k", RESOURCE, analysis(), AuditQuery(url=url, query=QUERY), read)
+        rest.set()
+        assert half == AuditRuns("a")
+        assert await asked(audits, url) == AuditMeasured("a", 3.0)
+    await audits.close()
+
+
+async def test_an_endless_answer_is_refused() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        pieces = web.StreamResponse()
+        await pieces.prepare(request)
+        while True:
+            await pieces.write(b" " * 4096)
+
+    audits = QueryAudits(lambda: after(70))
+    async with answering(answer) as url:
+        found = await asked(audits, url)
+    await audits.close()
+    assert isinstance(found, AuditBroken)
+    assert "more than 65536 bytes" in found.message
+
+
 async def test_who_does_not_answer_is_told() -> None:
     audits = QueryAudits(lambda: after(70))
     found = await asked(audits, f"http://127.0.0.1:{free_port()}")

@@ -159,6 +159,32 @@ async def test_one_that_does_not_answer_delays_nobody(workers: Workers, clock_an
     assert found.of("a", clock.now).workers == 1
 
 
+async def test_what_comes_in_two_pieces_is_read_whole(clock_and_samples: Both) -> None:
+    _, samples = clock_and_samples
+    raw, rest = fleet_text(7).encode(), asyncio.Event()
+    asked = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        pieces = web.StreamResponse()
+        await pieces.prepare(request)
+        await pieces.write(raw[:100])
+        await rest.wait()
+        await pieces.write(raw[100:])
+        return pieces
+
+    async with answering(answer) as port, asyncio.timeout(60):
+        places = {"a": {"a1": f"http://127.0.0.1:{port}/a1/metrics"}}
+        found = await samples.latest("q", measuring(0), "work", places)
+        assert isinstance(found, Unknown), "half an answer says nothing yet"
+        rest.set()
+        while isinstance(found, Unknown) and "none has answered yet" in found.reason:
+            found = await samples.latest("q", measuring(0), "work", places)
+    assert isinstance(found, Samples)
+    assert asked == 1
+
+
 async def test_nobody_that_answers_is_unknown_and_old_answers_are_nothing(
     workers: Workers, clock_and_samples: Both
 ) -> None:

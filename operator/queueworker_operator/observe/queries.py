@@ -20,6 +20,7 @@ from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.gates import AnalysisStatus, AuditStatus
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
+from queueworker_operator.observe.bodies import BodyTooLongError, whole
 from queueworker_operator.observe.secrets import Files
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
@@ -172,12 +173,12 @@ async def _ask(audit: AuditStatus, query: AuditQuery, access: _Access, text: str
                 allow_redirects=False,
             ) as answer,
         ):
-            status, raw = answer.status, await answer.content.read(_LONGEST)
-        if status in (401, 403):
-            told = f"{where} answered with status {status}: {_forbidden(query, status)}"
-            return AuditBroken(audit.name, told)
-        return AuditMeasured(audit.name, number_in(status, raw))
-    except NoNumberError as error:
+            status = answer.status
+            if status in (401, 403):
+                told = f"{where} answered with status {status}: {_forbidden(query, status)}"
+                return AuditBroken(audit.name, told)
+            return AuditMeasured(audit.name, number_in(status, await whole(answer, _LONGEST)))
+    except (NoNumberError, BodyTooLongError) as error:
         return AuditBroken(audit.name, f"{where} {error}. Asked was: {text}")
     except TimeoutError:
         return AuditBroken(audit.name, f"{where} did not answer within {_ANSWER.total:g} s")

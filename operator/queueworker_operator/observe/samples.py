@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorkerStatus
+from queueworker_operator.observe.bodies import whole
 from queueworker_operator.plan.queue_facts import FRESH, Unknown
 from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Pair, Sample, Samples
 
@@ -123,7 +124,7 @@ class WorkerSamples:
             self._session = aiohttp.ClientSession(timeout=_ANSWER)
         try:
             async with self._session.get(url) as answer:
-                text = (await answer.content.read(_LONGEST)).decode()
+                text = (await whole(answer, _LONGEST)).decode()
             sample = read_sample(text, queue, self._clock())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             window.error = f"{who[1]}: {error or type(error).__name__}"
