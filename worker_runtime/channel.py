@@ -43,6 +43,8 @@ class WorkerConfig:
     given: tuple[str, ...]
     #: How often a process in its place ended unexpectedly before.
     restarts: int = 0
+    #: How the last of those ended, for people; empty when there was none.
+    last_end: str = ""
 
     def dump(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -51,7 +53,12 @@ class WorkerConfig:
     def load(cls, line: bytes) -> WorkerConfig:
         raw = json.loads(line)
         return cls(
-            raw["target"], raw["index"], Settings(**raw["settings"]), tuple(raw["given"]), raw["restarts"]
+            raw["target"],
+            raw["index"],
+            Settings(**raw["settings"]),
+            tuple(raw["given"]),
+            raw["restarts"],
+            raw["last_end"],
         )
 
 

@@ -64,7 +64,11 @@ class WorkerProcess:
         self._settings = config.settings
         host = socket.gethostname().replace(" ", "-")
         self.identity = WorkerIdentity(
-            self._settings.revision, f"{host}-{os.getpid()}-{secrets.token_hex(4)}", host, config.restarts
+            self._settings.revision,
+            f"{host}-{os.getpid()}-{secrets.token_hex(4)}",
+            host,
+            config.restarts,
+            config.last_end,
         )
         self._end = end
         self._loop = _fast_loop()

@@ -114,9 +114,9 @@ class Supervisor:
 
     async def _keep(self, index: int) -> None:
         """Keep one worker process running until the stop."""
-        backoff, restarts = FIRST_BACKOFF, 0
+        backoff, restarts, last_end = FIRST_BACKOFF, 0, ""
         while not self._stopping.is_set():
-            config = WorkerConfig(self._target, index, self._settings, self._given, restarts)
+            config = WorkerConfig(self._target, index, self._settings, self._given, restarts, last_end)
             try:
                 async with self._spawning:
                     child = await Child.start(config, lambda report: self._fleet.reported(index, report))
@@ -149,7 +149,7 @@ class Supervisor:
                 # Ended by a signal on the way out: whatever it held is recovered by others.
                 self._codes.append(exits.LEFT_WORK if code < 0 else code)
                 return
-            restarts += 1
+            restarts, last_end = restarts + 1, describe_exit(code)
             if time.monotonic() - born > HEALTHY_AFTER:
                 backoff = FIRST_BACKOFF
             log.error(
@@ -157,7 +157,7 @@ class Supervisor:
                 "recovered when its ownership expires.",
                 index,
                 child.pid,
-                describe_exit(code),
+                last_end,
                 backoff,
             )
             await pause(backoff, self._stopping)

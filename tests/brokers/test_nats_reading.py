@@ -20,6 +20,7 @@ from worker_runtime.brokers.base import (
     Recovered,
     Role,
     Settlement,
+    WorkerIdentity,
 )
 from worker_runtime.brokers.emptiness import verify_empty
 from worker_runtime.brokers.nats import api
@@ -39,7 +40,9 @@ async def test_the_reading_says_what_jetstream_can_say(on_nats: NatsSite) -> Non
     first = (await receive(one, 3)).deliveries
     await receive(two, 1)
     await settle(one, first[:2], Action.COMMIT, Action.DEAD)
-    await on_nats.renewer("wa", "ra", host="h").announce(Presence(True, 1, 4, 10))
+    again = on_nats.nats().renewer("q", WorkerIdentity("ra", "wa", "h", 1, "signal SIGKILL" + "L" * 100))
+    await again.announce(Presence(True, 1, 4, 10))
+    await again.close()
     await on_nats.renewer("wb", "rb").announce(Presence(False, 1, 1, 1, "stopping"))
     reading = await on_nats.read()
     assert (reading.ready, reading.owned, reading.processing, reading.dead) == (2, 2, 2, 1)
@@ -49,6 +52,7 @@ async def test_the_reading_says_what_jetstream_can_say(on_nats: NatsSite) -> Non
     assert dict(reading.owners) == {"wa": 1, "wb": 1}
     wa, wb = reading.workers
     assert (wa.worker, wa.revision, wa.host, wa.receiving, wa.prefetch) == ("wa", "ra", "h", True, 10)
+    assert (wa.restarts, wa.last_end) == (1, "signal SIGKILL" + "L" * 86)
     assert (wb.receiving, wb.reason) == (False, "stopping")
     assert 0 < wa.expires_in <= 600
     assert reading.role is Role.PRIMARY

@@ -9,11 +9,20 @@ import pytest
 
 from tests.brokers.site import CALM, Site, eventually
 from tests.brokers.test_redis_claims import run
-from worker_runtime.brokers.base import BrokerRefusedError, Presence
+from worker_runtime.brokers.base import BrokerRefusedError, Presence, WorkerIdentity
 from worker_runtime.brokers.redis import transitions
 
 BUSY = Presence(receiving=True, outstanding=3, coroutines=2, prefetch=10)
 SHORT = dataclasses.replace(CALM, expiry=0.001)
+
+
+async def test_how_the_one_before_it_ended_is_told_in_short(site: Site) -> None:
+    me = WorkerIdentity("r7", "w1", "pod-1", restarts=2, last_end="exit code 1" * 100)
+    renewer = site.broker().renewer("q", me)
+    await renewer.announce(BUSY)
+    (worker,) = (await site.read()).workers
+    await renewer.close()
+    assert (worker.restarts, worker.last_end) == (2, ("exit code 1" * 100)[:100])
 
 
 async def test_a_worker_is_listed_with_what_it_says_until_it_signs_off(site: Site) -> None:

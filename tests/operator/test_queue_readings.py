@@ -94,8 +94,8 @@ async def test_processes_that_ended_and_were_started_again(broker: Broker, reade
     presence = Presence(receiving=True, outstanding=0, coroutines=1, prefetch=2)
     for identity in (
         WorkerIdentity("h1-1", "w0", "pod-a", restarts=0),
-        WorkerIdentity("h1-1", "w1", "pod-a", restarts=1),
-        WorkerIdentity("h1-1", "w2", "pod-a", restarts=2),
+        WorkerIdentity("h1-1", "w1", "pod-a", restarts=1, last_end="signal SIGKILL"),
+        WorkerIdentity("h1-1", "w2", "pod-a", restarts=2, last_end="exit code 1"),
         WorkerIdentity("h1-1", "w3", "pod-b", restarts=1),
         WorkerIdentity("h1-2", "w4", "pod-c"),
     ):
@@ -104,7 +104,7 @@ async def test_processes_that_ended_and_were_started_again(broker: Broker, reade
     restarts = found.live["h1-1"].restarts
     assert restarts is not None
     assert restarts.number == 3, "one of pod-a is counted by the one in its place"
-    assert "pod-a" in restarts.message
+    assert "worker pod-a: a process of it ended with exit code 1 " in restarts.message
     assert timedelta(0) <= found.observed_at - restarts.last_at < timedelta(seconds=30)
     assert found.live["h1-2"].restarts is None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
 
 from tests.runtime.conftest import Bench
-from tests.runtime.running import EXPIRES_SOON, gone, wait_until
+from tests.runtime.running import EXPIRES_SOON, gone, queueworker, wait_until
 
 #: Three handlers at once, each 10 ms, so that a kill always finds waiting and running work.
 SLOW = """
@@ -56,6 +57,12 @@ def test_a_killed_worker_process_is_replaced(bench: Bench) -> None:
         "another process in its place",
     )
     worker.consuming()
+
+    def ends() -> set[tuple[int, str]]:
+        listed = json.loads(queueworker("inspect", "q", "--json", env=bench.env).stdout)["workers"]
+        return {(one["restarts"], one["last_end"]) for one in listed}
+
+    wait_until(lambda: ends() == {(0, ""), (1, "signal SIGKILL")}, "how it ended to be told")
     bench.publish("q", *["{}"] * 20)
     wait_until(lambda: bench.succeeded() == 20, "work to be done")
     worker.wait_for_counts(committed=20)

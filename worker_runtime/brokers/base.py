@@ -148,6 +148,8 @@ class PayloadRefusedError(BrokerError):
 
 #: What the workers of this package speak: they reserve, and recover what others reserved.
 PROTOCOL = "Reservation"
+#: Characters of `WorkerIdentity.last_end` that are kept.
+LONGEST_END = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class WorkerIdentity:
     host: str = ""
     #: How often a process in its place ended unexpectedly and was started again.
     restarts: int = 0
+    #: How the last of those ended, such as "exit code 1"; empty when there was none.
+    last_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

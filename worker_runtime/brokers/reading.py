@@ -50,6 +50,8 @@ class WorkerReading:
     expires_in: float
     #: How often a process in its place ended unexpectedly before and was started again.
     restarts: int = 0
+    #: How the last of those ended, such as "exit code 1"; empty when there was none, or it does not say.
+    last_end: str = ""
 
 
 class Role(Enum):

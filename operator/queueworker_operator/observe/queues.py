@@ -271,9 +271,10 @@ def _restarts(fallen: Sequence[WorkerReading], observed_at: datetime) -> Restart
         return None
     by_host = {one.host: one for one in sorted(fallen, key=lambda one: (one.restarts, one.worker))}
     worst = max(by_host.values(), key=lambda one: (one.restarts, one.worker))
+    how = f"with {worst.last_end}" if worst.last_end else "unexpectedly"
     message = (
-        f"worker {worst.host or worst.worker}: a process of it ended unexpectedly and was started again; its "
-        "output says how."
+        f"worker {worst.host or worst.worker}: a process of it ended {how} and was started again; its output "
+        "says more."
     )
     # Of the youngest: a reading never says it was earlier than it was.
     last = observed_at - timedelta(seconds=min(one.uptime for one in fallen))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from worker_runtime.brokers.base import (
+    LONGEST_END,
     PROTOCOL,
     BrokerError,
     Presence,
@@ -39,6 +40,7 @@ class _Record(msgspec.Struct):
     up: float = 0.0
     expiry: float = 0.0
     restarts: int = 0
+    last_end: str = ""
 
 
 async def put(link: Link, subject: str, value: bytes, doing: str, *, patience: float = 0.0) -> None:
@@ -92,6 +94,7 @@ def encode_record(identity: WorkerIdentity, presence: Presence, up: float, expir
             up,
             expiry,
             identity.restarts,
+            identity.last_end[:LONGEST_END],
         )
     )
 
@@ -123,6 +126,7 @@ async def roster(link: Link, names: QueueNames, now: float) -> tuple[list[Worker
                 uptime=record.up + silent,
                 expires_in=record.expiry - silent,
                 restarts=record.restarts,
+                last_end=record.last_end[:LONGEST_END],
             )
         )
     return sorted(alive, key=lambda each: each.worker), gone

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from worker_runtime.brokers.base import PROTOCOL, Presence, WorkerIdentity, WorkerReading
+from worker_runtime.brokers.base import LONGEST_END, PROTOCOL, Presence, WorkerIdentity, WorkerReading
 
 
 class _Record(msgspec.Struct):
@@ -24,6 +24,7 @@ class _Record(msgspec.Struct):
     coroutines: int = 0
     prefetch: int = 0
     restarts: int = 0
+    last_end: str = ""
 
 
 def encode_record(identity: WorkerIdentity, presence: Presence) -> bytes:
@@ -38,6 +39,7 @@ def encode_record(identity: WorkerIdentity, presence: Presence) -> bytes:
             "coroutines": presence.coroutines,
             "prefetch": presence.prefetch,
             "restarts": identity.restarts,
+            "last_end": identity.last_end[:LONGEST_END],
         }
     )
 
@@ -69,6 +71,7 @@ def read_roster(
                 uptime=max(0.0, (now_ms - record.started) / 1000) if record.started else 0.0,
                 expires_in=left,
                 restarts=record.restarts,
+                last_end=record.last_end[:LONGEST_END],
             )
         )
     return sorted(workers, key=lambda each: each.worker)
