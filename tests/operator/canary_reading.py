@@ -257,7 +257,7 @@ def _no_books(at: Any) -> BooksStatus:
 
 def _facts(rules: Rules, world: World, resource: QueueWorker) -> Facts:
     revisions = _revisions(rules)
-    workers = Workers(rows(revisions, world.groups, ago(1 if world.young else 60)), START)
+    workers = Workers(rows(revisions, world.groups, ago(1 if world.young else 150)), START)
     if not world.seen:
         nobody = Unknown("nobody could look", START)
         return Facts(workers, nobody, nobody)

@@ -55,6 +55,7 @@ def body(name: str = "stats-usage", **changes: Any) -> dict[str, Any]:
             "replicas": 2,
             "coroutines": 4,
             "prefetch": 100,
+            "minReadySeconds": 0,
             "template": {"spec": {"containers": [{"name": "worker", "image": "demo:v1"}]}},
         },
     }

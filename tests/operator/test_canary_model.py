@@ -116,6 +116,9 @@ class Checked(Explored[World]):
                     self.promise(not beside, world, "S3: promoted beside another revision")
                 case ("status", Status() as status, _):
                     self.check_steps(world, status)
+            if action == ("fence", 0):
+                back = not world.wanted or world.status.previous == "t"
+                self.promise(back, world, "S6: what serves is fenced in a change forward")
             if world.target == "t" and action[:2] == ("scale", 0) and action[2] == 0:
                 self.promise(all_proven, world, "S2: a is retired before the steps are done")
             self.check_priority(world, action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from itertools import product
 from typing import Any
@@ -14,7 +15,7 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import QueueWorkerStatus
 from queueworker_operator.observe.samples import window_of
 from queueworker_operator.plan.facts import Unknown
-from queueworker_operator.plan.queue_facts import Books, NoBooks, Row
+from queueworker_operator.plan.queue_facts import Books, NoBooks, Restarts, Row
 from queueworker_operator.plan.samples import NOT_SAMPLED, Pair, Sample, Samples
 from tests.operator.canary_story import ONE, Story, arm, canary
 from tests.operator.resources import OLD, V1, V2, image_revision, on, seen, wants
@@ -453,3 +454,48 @@ def live_in(story: Measured, world: str) -> None:
     for _ in range(2):
         story.wait(13)
         story.look()
+
+
+def falls(story: Measured, at: datetime) -> None:
+    """A process of the canary ends and is started again: too quickly for anybody to see it not ready."""
+    r = story.revisions[V2.name]
+    number = r.restarts.number + 1 if r.restarts else 1
+    story.revisions[V2.name] = replace(
+        r, restarts=Restarts(number, at, "worker pod-a: a process of it ended.")
+    )
+
+
+def test_a_window_in_which_the_canary_fell_is_measured_again() -> None:
+    story = Measured(MEASURE)
+    story.measured(40)
+    falls(story, story.now)
+    for _ in range(8):
+        story.wait(3)
+        story.look()
+    assert story.stage is Stage.ANALYZING, "80 s, but no 60 without a restart"
+    assert not story.verdicts()
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert "60 s without a restart of it" in ready.message
+    assert "pod-a" in ready.message
+    story.measured(40)
+    story.until(Stage.IDLE)
+    assert story.status.stable == V2.as_stable()
+
+
+def test_a_canary_that_falls_in_every_window_is_inconclusive_in_the_end() -> None:
+    story = Measured(MEASURE, spec__progressDeadlineSeconds=60)
+    story.until(Stage.ANALYZING)
+    for number in range(100):
+        if number % 8 == 0:
+            falls(story, story.now)
+        story.wait(3)
+        story.look()
+        if story.gates()[0] == "False":
+            break
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "GateInconclusive"
+    assert "the canary fell again and again" in ready.message
+    assert "pod-a" in ready.message
+    assert story.status.promoted is None

@@ -26,6 +26,8 @@ from tests.operator.resources import (
     on,
     queue,
     seen,
+    target_of,
+    wants,
 )
 
 
@@ -390,3 +392,50 @@ def test_what_nothing_changes_is_not_written_again() -> None:
         assert story.look() == []
         story.wait(1000)
     assert story.status == before
+
+
+def test_an_arm_that_still_leaves_takes_nobody_with_it_when_the_change_is_promoted() -> None:
+    steps = (ONE, arm(4), PAUSE, arm(100), PAUSE)
+    story = begin(*steps)
+    story.until(Stage.PAUSED, "3/5")
+    asked: dict[str, Any] = {"spec__request": {"id": "1", "action": "SkipStep"}}
+    story.wants(canary(story.status, *steps, **asked))
+    story.until(Stage.ARM_CHANGING, "4/5")
+    while P4.name not in story.fences:
+        story.look()
+    asked["spec__request"] = {"id": "2", "action": "Promote"}
+    story.wants(canary(story.status, *steps, **asked))
+    for _ in range(30):
+        story.look()
+        assert V1.name not in story.fences, "what serves is drained as in every change forward"
+        if story.stage is Stage.IDLE:
+            break
+    assert story.stage is Stage.IDLE
+    assert story.status.stable == V2.as_stable()
+    assert story.numbers() == {V2.name: 4}
+    assert story.events[-1] == "Promoted"
+    assert "RolledBack" not in story.events
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_what_was_aborted_leaves_for_whatever_serves_when_another_version_comes(serves: bool) -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED)
+    asked: dict[str, Any] = {"spec__request": {"id": "1", "action": "Abort"}}
+    story.wants(canary(story.status, ONE, PAUSE, **asked))
+    while V2.name not in story.fences:
+        story.look()
+    third = wants("demo:v3", 4, story.status)
+    v3 = target_of(third)
+    if not serves:
+        story.broken.add(v3.name)
+    story.wants(third)
+    for _ in range(30):
+        story.look()
+        assert V1.name not in story.fences
+    assert V2.name not in story.numbers(), "it left, whether the third serves or not"
+    if serves:
+        assert story.status.stable == v3.as_stable()
+        assert story.events[-1] == "Promoted"
+    else:
+        assert story.numbers()[V1.name] == 4

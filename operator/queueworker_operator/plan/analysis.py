@@ -40,10 +40,12 @@ from queueworker_operator.plan.audit import (
     refused,
     variables,
 )
+from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.gates import NEED_BOOKS, WITHOUT_BOOKS, Judged, Measured, Side, judge
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.queue_facts import Books, QueueFacts, Row, Unknown
 from queueworker_operator.plan.samples import NotSampled, Samples
+from queueworker_operator.plan.steps import fell_since, told_restarts
 
 #: As often as its whole length an analysis may begin to measure anew before nobody waits for it any longer.
 _PATIENCE = 3
@@ -61,6 +63,8 @@ class Subject:
     bound: int
     #: The arm is a revision of its own, so that others serve when a worker of it is killed.
     may_kill: bool = True
+    #: The workers of the arm; None where it is the stable revision itself.
+    arm: RevisionFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,13 @@ def analysed(
     if terms.analysis.force_failure and subject.may_kill and before.killed_at is None:
         return Analysed(before.model_copy(update={"killed_at": now}), _measuring(terms), kills=True)
     if now - before.began_at > longest(terms.analysis) + terms.deadline:
-        text = "it could not be measured in one piece: the broker or the operator was away again and again."
+        why = told_restarts(subject.arm)
+        text = "it could not be measured in one piece: "
+        text += (
+            f"the canary fell again and again.{why}"
+            if why
+            else ("the broker or the operator was away again and again.")
+        )
         return _ended(terms, before, Verdict.INCONCLUSIVE, text)
     if now - (before.killed_at or before.began_at) < waits:
         return Analysed(before, _measuring(terms))
@@ -146,10 +156,13 @@ def analysed(
         # No time would change that.
         return _judged(terms, before, tuple((gate, WITHOUT_BOOKS) for gate in blind), books)
     watched = queue.watched_since
-    if before.measured is None or (watched and before.measured.at < whole_seconds(watched)):
-        return Analysed(before.model_copy(update={"measured": books}), _measuring(terms))
+    measured_at = before.measured.at if before.measured else None
+    seen = measured_at is not None and not (watched and measured_at < whole_seconds(watched))
+    if before.measured is None or not seen or fell_since(before.measured.at, subject.arm):
+        # Nothing that fell in a window, or that nobody saw, passes it.
+        return Analysed(before.model_copy(update={"measured": books}), _measuring(terms, subject))
     if books.at - before.measured.at < length:
-        return Analysed(before, _measuring(terms))
+        return Analysed(before, _measuring(terms, subject))
     since = queue.books.backlog_since if isinstance(queue.books, Books) else None
     own = subject.canary.revision
     ours = isinstance(samples, Samples) and whole_seconds(samples.window) == before.measured.at
@@ -315,6 +328,8 @@ def _stands(terms: Terms, state: AnalysisStatus) -> Analysed:
     return Analysed(state, Wait(reason, f"{state.revision} did not pass: {text}. {way}"), aborts=aborts)
 
 
-def _measuring(terms: Terms) -> Wait:
-    length = terms.analysis.duration_seconds
-    return Wait(ConditionReason.ANALYZING, f"This step measures the canary for {length} s.")
+def _measuring(terms: Terms, subject: Subject | None = None) -> Wait:
+    told = told_restarts(subject.arm) if subject else ""
+    counted = " without a restart of it" if told else ""
+    text = f"This step measures the canary for {terms.analysis.duration_seconds} s{counted}.{told}"
+    return Wait(ConditionReason.ANALYZING, text)

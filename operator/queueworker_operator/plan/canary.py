@@ -30,7 +30,7 @@ from queueworker_operator.plan.actions import (
 )
 from queueworker_operator.plan.analysis import Analysed, Subject, Terms, analysed
 from queueworker_operator.plan.audit import AuditFact
-from queueworker_operator.plan.facts import Restarts, RevisionFacts
+from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.gates import Side
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
@@ -72,10 +72,9 @@ class Arm:
         return serving(current) if current and isinstance(self.seen.receives, Pass) else 0
 
     @property
-    def restarts(self) -> Restarts | None:
-        """Of the canary; what the stable revision does is not held against it."""
-        current = self.seen.current
-        return current.restarts if current is not None and not self.is_stable else None
+    def canary(self) -> RevisionFacts | None:
+        """Its workers; what the stable revision does is not held against a canary."""
+        return None if self.is_stable else self.seen.current
 
     @property
     def known(self) -> bool:
@@ -143,7 +142,7 @@ def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
     def verdict(index: int, since: datetime) -> Guard:
         pause, arm = canary.steps[index].pause, _arm_at(situation, canary, index)
         if pause is not None:
-            return pause_is_over(pause, since, arm.restarts, now)
+            return pause_is_over(pause, since, arm.canary, now)
         before = canary.analysis if index == canary.place.index else None
         assert isinstance(situation.queue, QueueFacts), "nothing is judged unseen"
         found = analysed(
@@ -152,13 +151,24 @@ def walked(situation: Situation, canary: Canary, now: datetime) -> Walked:
         looked[index] = arm, found
         return found.guard
 
-    place, held = walk(canary.steps, canary.place, in_force, verdict, now)
+    place = canary.place
+    if _fell(situation, canary) and isinstance(in_force(place.index), Pass):
+        place = replace(place, since=now)
+    place, held = walk(canary.steps, place, in_force, verdict, now)
     judged = next(((index, arm, one) for index, (arm, one) in looked.items() if one.found), None)
     if place.index not in looked:
         stays = canary.analysis if place.index == canary.place.index else None
         return Walked(place, held, stays, judged)
     _, last = looked[place.index]
     return Walked(place, held, last.state, judged, last.kills, last.aborts, last.starts)
+
+
+def _fell(situation: Situation, canary: Canary) -> bool:
+    """The canary did not stand at the last look, in the middle of a pause."""
+    before, place = situation.previous.rollout, canary.place
+    if before is None or before.step != place.shown or canary.steps[place.index].pause is None:
+        return False
+    return before.stage is not Stage.PAUSED
 
 
 def _subject(arm: Arm) -> Subject:
@@ -171,6 +181,7 @@ def _subject(arm: Arm) -> Subject:
         stable.protocol,
         bound=own.prefetch + own.coroutines,
         may_kill=not arm.is_stable,
+        arm=arm.canary,
     )
 
 

@@ -73,7 +73,10 @@ def _stages(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
     yield from _steps(before, after)
     was, is_ = before.stable, after.stable
     left = old.leaving if old and old.stage in WAY_OUT else None
-    if is_ and new and new.stage is Stage.IDLE and left and left != is_.revision:
+    # An arm that still leaves while its change takes over is none of what is taken back.
+    back = was is None or is_ is None or is_.revision == was.revision or left == was.revision
+    back = back or before.previous == (is_ and is_.revision) or after.rolled_back is not None
+    if is_ and new and new.stage is Stage.IDLE and left and left != is_.revision and back:
         text = f"{is_.revision} serves alone; {left} is retired, and nothing that it held is left behind."
         key = f"back:{after.observed_generation}:{is_.revision}:{left}"
         yield EmitEvent(EventReason.ROLLED_BACK, "Normal", text, key)

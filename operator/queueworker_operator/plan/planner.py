@@ -51,7 +51,7 @@ from queueworker_operator.plan.kept import keeping
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
-from queueworker_operator.plan.steps import Place, pause_since
+from queueworker_operator.plan.steps import Place, whole_since
 from queueworker_operator.plan.view import View
 
 #: Seconds until the next look when nothing is reported before.
@@ -160,7 +160,7 @@ def _step_takes(spec: QueueWorkerSpec, change: Change) -> timedelta:
 def _pause_left(spec: QueueWorkerSpec, change: Change, place: Place, now: datetime) -> float:
     pause = spec.steps[place.index].pause
     seconds = pause.duration_seconds if pause else None
-    since = pause_since(place.since, change.arm.restarts if change.arm else None)
+    since = whole_since(place.since, change.arm.canary if change.arm else None)
     left = BLOCKED if seconds is None else seconds - (now - since).total_seconds()
     return min(BLOCKED, max(left, MOVING / 2))
 
@@ -279,4 +279,5 @@ def _deadline(resource: QueueWorker | InvalidQueueWorker) -> timedelta:
     spec = resource.spec
     grace = termination_grace_seconds(spec.template, spec.shutdown_seconds)
     extra = grace if resource.metadata.deletion_timestamp else 0
-    return timedelta(seconds=spec.progress_deadline_seconds + extra)
+    # Nobody gets further by being ready alone.
+    return timedelta(seconds=spec.progress_deadline_seconds + spec.min_ready_seconds + extra)

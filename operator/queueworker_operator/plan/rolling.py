@@ -167,9 +167,9 @@ def _shares(
         for r in others:
             if r.name in leaving:
                 shares[r.name] = _share_on_the_way_out(r, shares[r.name], situation, out)
-        return shares, held
     # Forward: the last workers that can recover what is reserved stay until others are on the list.
-    going = [r for r in others if r.protocol is Protocol.RESERVATION and r.desired and not shares[r.name]]
+    drained = [r for r in others if r.name not in leaving and r.protocol is Protocol.RESERVATION]
+    going = [r for r in drained if r.desired and not shares[r.name]]
     guard = situation.last_capable_guard(going)
     if not isinstance(guard, Pass):
         shares |= {r.name: 1 for r in going}

@@ -53,7 +53,7 @@ class Situation:
     @property
     def pause(self) -> Pass | Wait:
         """Stops what goes forward, never what goes back."""
-        if not self.paused or self.is_back or self.goes_back:
+        if not self.paused or self.is_back or self._is_way_back:
             return Pass()
         return Wait(
             ConditionReason.PAUSED,
@@ -214,6 +214,16 @@ class Situation:
 
     @property
     def _leaving(self) -> tuple[RevisionFacts, ...]:
+        capable = self._capable
+        if self._returns or self._vanished:
+            return capable
+        # In a change forward only those take the guarded way that are on it: an arm of a canary, or a change
+        # that was taken back. Whoever serves is drained as the new one takes over, without a fence.
+        return tuple(r for r in capable if self.has_own_fence(r.name))
+
+    @property
+    def _capable(self) -> tuple[RevisionFacts, ...]:
+        """All of which nothing would stay on the way back."""
         # Where nobody else recovers, an empty revision that is still there is proof to be given, too.
         nobody_else = self.target.protocol is Protocol.LEGACY or not self.desired
         capable = [
@@ -227,20 +237,22 @@ class Situation:
         return tuple(r for r in capable if r.name not in shared)
 
     @property
-    def goes_back(self) -> bool:
-        """Back to what served before, to a Legacy revision, or to no worker at all."""
-        if (self.target.protocol is Protocol.LEGACY and not self.is_back) or self._vanished:
-            return True
-        returns = self.is_back or self.back or self.previous.previous == self.target.name or self._went_back
-        return bool(self._leaving) and (
-            returns or self.target.protocol is Protocol.LEGACY or not self.desired
-        )
+    def _returns(self) -> bool:
+        """To what served before, to a Legacy revision, or to no worker at all."""
+        served = self.is_back or self.back or self.previous.previous == self.target.name
+        return served or self.target.protocol is Protocol.LEGACY or not self.desired
 
     @property
-    def _went_back(self) -> bool:
-        """A fence of ours says so, also when the status was lost."""
-        queue = self.queue
-        return isinstance(queue, QueueFacts) and any(self.mark.set(queue, r.name) for r in self._leaving)
+    def goes_back(self) -> bool:
+        """Somebody leaves by the guarded way."""
+        return self._is_way_back or bool(self._leaving)
+
+    @property
+    def _is_way_back(self) -> bool:
+        """The target itself is the way back, and not only where somebody leaves beside a change forward."""
+        if (self.target.protocol is Protocol.LEGACY and not self.is_back) or self._vanished:
+            return True
+        return self._returns and bool(self._leaving)
 
     @property
     def _receiver(self) -> Guard:
@@ -250,8 +262,10 @@ class Situation:
             return Pass()
         if not isinstance(self.receives, Pass):
             return self.receives
-        current = self.current
-        needed = 1 if self.is_back else min(self.desired, max(1, sum(map(serving, self._leaving))))
+        current, leaving = self.current, self._leaving
+        if any(serving(r) for r in self.others if r not in leaving and not self.is_fenced(r.name)):
+            return Pass()
+        needed = 1 if self.is_back else min(self.desired, max(1, sum(map(serving, leaving))))
         if current is not None and serving(current) >= needed:
             return Pass()
         return Wait(

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from queueworker_operator.api.reasons import ConditionReason
 from queueworker_operator.api.rollout import PauseStep, Step
 from queueworker_operator.api.types import RolloutStatus
-from queueworker_operator.plan.facts import Restarts
+from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 
 
@@ -131,22 +131,37 @@ def walk(
     return place, Pass()
 
 
-def pause_since(since: datetime, restarts: Restarts | None) -> datetime:
-    """From when a pause counts that began then: a canary that fell in it has to stand for the whole of it."""
-    return max(since, restarts.last_at) if restarts else since
+def whole_since(since: datetime, arm: RevisionFacts | None) -> datetime:
+    """From when a pause counts that began then: the canary has to stand for the whole of it, each worker of
+    it from before its beginning and without a restart."""
+    times = [since]
+    if arm is not None:
+        times += [arm.started_at] if arm.started_at else []
+        times += [arm.restarts.last_at] if arm.restarts else []
+    return max(times)
 
 
-def pause_is_over(pause: PauseStep, since: datetime, restarts: Restarts | None, now: datetime) -> Guard:
-    """Whether a pause that began then is over; `restarts` are those of the canary's workers."""
-    seconds = pause.duration_seconds
-    told = ""
-    if restarts is not None and restarts.last_at >= since:
-        times = f"{restarts.number} time{'s' if restarts.number > 1 else ''}"
-        told = f" Its workers were restarted {times} by now; {restarts.message}"
+def fell_since(since: datetime, arm: RevisionFacts | None) -> bool:
+    """Whether a worker of it was restarted since then."""
+    return arm is not None and arm.restarts is not None and arm.restarts.last_at >= since
+
+
+def told_restarts(arm: RevisionFacts | None) -> str:
+    """A sentence on the restarts of its workers, behind a space; empty where there was none."""
+    restarts = arm.restarts if arm is not None else None
+    if restarts is None:
+        return ""
+    times = f"{restarts.number} time{'s' if restarts.number > 1 else ''}"
+    return f" Its workers were restarted {times} by now; {restarts.message}"
+
+
+def pause_is_over(pause: PauseStep, since: datetime, arm: RevisionFacts | None, now: datetime) -> Guard:
+    """Whether a pause that began then is over; `arm` are the workers of the canary."""
+    seconds, told = pause.duration_seconds, told_restarts(arm)
     if seconds is None:
         text = "This step is a pause without an end: request SkipStep or Promote to go on, or Abort."
         return Wait(ConditionReason.PAUSE_STEP, f"{text}{told}")
-    if now - pause_since(since, restarts) >= timedelta(seconds=seconds):
+    if now - whole_since(since, arm) >= timedelta(seconds=seconds):
         return Pass()
     counted = " without a restart of the canary" if told else ""
     return Wait(ConditionReason.TIMED_PAUSE, f"This step is a pause of {seconds} s{counted}.{told}")
