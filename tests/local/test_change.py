@@ -197,6 +197,16 @@ async def test_a_removed_document_is_drained_and_may_come_back(up: Up) -> None:
     assert await up.stop() == 0
 
 
+async def test_what_an_exit_code_means_is_said_of_workers_of_this_package_only(up: Up) -> None:
+    up.write(resource(container={"command": ["sh", "-c", "exit 3"]}))
+    await up.start()
+    await up.until("the report", lambda: "CrashLoopBackOff" in up.condition("Ready")["message"])
+    told = up.condition("Ready")["message"]
+    assert "ends again and again with exit code 3." in told
+    assert "of a worker of this package means that the broker refused it" in told
+    assert await up.stop() == 0
+
+
 async def test_a_version_that_crashes_leaves_the_stable_one_serving(up: Up, jobs: Jobs) -> None:
     up.write(resource())
     await up.start()

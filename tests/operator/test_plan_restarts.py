@@ -8,7 +8,7 @@ from datetime import timedelta
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.plan.facts import Restarts
 from tests.operator.canary_story import MINUTE, ONE, PAUSE, Story, begin
-from tests.operator.resources import V2
+from tests.operator.resources import V1, V2, V3, on, seen, wants
 
 HOW = "worker pod-a: a process of it ended."
 
@@ -175,3 +175,82 @@ def test_workers_that_are_ready_and_not_for_long_enough_are_told() -> None:
     assert ready is not None
     assert "0 of 1 workers" in ready.message
     assert "1 more: ready, but not for minReadySeconds yet" in ready.message
+
+
+def falls_for_good(story: Story, name: str) -> None:
+    """No worker of it is available from now on, and each of them fell once."""
+    story.broken.add(name)
+    r = story.revisions[name]
+    story.revisions[name] = replace(r, available=0, ready=0, restarts=Restarts(2, story.now, HOW))
+
+
+def says(story: Story, condition: str) -> str:
+    found = story.status.condition(condition)
+    return found.message if found else ""
+
+
+def stalls(story: Story) -> str:
+    """What Stalled says when the deadline is over. What is said before stays the same meanwhile."""
+    story.look()
+    before = says(story, "Ready"), says(story, "Reconciling")
+    story.wait(100)
+    story.look()
+    assert (says(story, "Ready"), says(story, "Reconciling")) == before
+    assert all(f"restarted 2 times by now; {HOW}" in one for one in before)
+    story.wait(600)
+    story.look()
+    assert f"restarted 2 times by now; {HOW}" in says(story, "Stalled")
+    return says(story, "Stalled")
+
+
+def test_a_canary_that_falls_before_its_first_step_is_over_says_how() -> None:
+    story = begin(ONE, PAUSE)
+    story.broken.add(V2.name)
+    story.look()
+    falls_for_good(story, V2.name)
+    assert stalls(story).endswith("It is still tried: correct the spec, or request Abort.")
+    assert story.stage is Stage.CANARY_SCALING
+
+
+def test_a_revision_that_falls_while_it_is_promoted_says_how() -> None:
+    story = Story(wants("demo:v2", 4, on("v1")), seen(V1, 4))
+    story.broken.add(V2.name)
+    story.look()
+    falls_for_good(story, V2.name)
+    assert stalls(story).endswith("It is still tried: correct the spec, or request Abort.")
+    assert story.stage is Stage.PROMOTING
+
+
+def test_a_stable_revision_that_falls_says_how_and_names_what_is_kept() -> None:
+    kept = on("v1").model_copy(update={"kept": (V1.name, V3.name)})
+    story = Story(wants("demo:v1", 4, kept), seen(V1, 4))
+    story.look()
+    falls_for_good(story, V1.name)
+    assert stalls(story).endswith(f"It is still tried: correct the spec, or request Rollback to {V3.name}.")
+    assert story.stage is Stage.IDLE
+
+
+def test_a_stable_revision_that_falls_and_is_the_only_one_names_the_spec() -> None:
+    story = Story(wants("demo:v1", 4, on("v1")), seen(V1, 4))
+    story.look()
+    falls_for_good(story, V1.name)
+    assert stalls(story).endswith("It is still tried: correct the spec.")
+
+
+def test_old_restarts_of_workers_that_are_all_there_are_not_told() -> None:
+    story = begin(ONE, PAUSE)
+    story.look()
+    falls(story, V1.name)
+    stands_up(story, V1.name)
+    story.look()
+    assert HOW not in says(story, "Ready")
+
+
+def test_what_is_gone_back_to_and_falls_says_how() -> None:
+    status = on("v1").model_copy(update={"previous": V2.name})
+    story = Story(wants("demo:v2", 4, status), seen(V1, 4))
+    story.broken.add(V2.name)
+    story.look()
+    falls_for_good(story, V2.name)
+    assert stalls(story).endswith("It is still tried: correct the spec, or request Abort.")
+    assert story.said() == ("False", "ProgressDeadlineExceeded")

@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 _HINTS = {
     2: "Correct the command, the settings or the module in spec.template.",
-    3: "The broker refused it: see the condition BrokerReachable.",
+    3: "That code of a worker of this package means that the broker refused it: see BrokerReachable.",
 }
 
 

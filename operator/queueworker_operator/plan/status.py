@@ -19,6 +19,7 @@ from queueworker_operator.api.types import (
 from queueworker_operator.plan.broker_words import Word as _Word
 from queueworker_operator.plan.broker_words import broker_words, queue_words
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
+from queueworker_operator.plan.failure_words import failure, remedy, trouble
 from queueworker_operator.plan.gate_words import gates_word
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.priority import evidence
@@ -240,17 +241,16 @@ def _stalled(view: View, rollout: RolloutStatus, now: datetime) -> _Word | None:
     return _Word(
         "True",
         ConditionReason.PROGRESS_DEADLINE_EXCEEDED,
-        f"No progress within {seconds} s. {_waits(view)} It is still tried"
-        + (": correct the spec, or request Abort." if view.canary else "."),
+        f"No progress within {seconds} s. {_waits(view)} It is still tried{remedy(view)}",
     )
 
 
 def _reconciling(view: View) -> _Word:
     match view.blocker:
-        case Wait(ConditionReason.ROLLOUT_IN_PROGRESS, _) if _failure(view):
+        case Wait(ConditionReason.ROLLOUT_IN_PROGRESS, _) if failure(view):
             return _Word("True", ConditionReason.WORKERS_FAILING, _waits(view))
-        case Wait(reason, message):
-            return _Word("True", reason, message)
+        case Wait(reason, _):
+            return _Word("True", reason, _waits(view))
         case Unknown() if view.deleting:
             return _Word("True", ConditionReason.REGISTRY_NOT_READABLE, _waits(view))
         case Unknown(reason=reason) if view.out:
@@ -260,9 +260,8 @@ def _reconciling(view: View) -> _Word:
             return _Word("True", ConditionReason.VALIDATING, f"Waits before {view.target}: {reason}.")
         case _:
             pass
-    failure = _failure(view)
-    if failure:
-        return _Word("True", ConditionReason.WORKERS_FAILING, failure)
+    if fails := failure(view):
+        return _Word("True", ConditionReason.WORKERS_FAILING, fails)
     match view.stage:
         case Stage.DELETING:
             return _Word("True", ConditionReason.DELETING, _waits(view))
@@ -310,25 +309,18 @@ def _ready(view: View, stalled: _Word | None, reconciling: _Word | None, count: 
     if reconciling and reconciling.reason is ConditionReason.WORKERS_FAILING:
         return _Word("False", ConditionReason.DEGRADED, reconciling.message)
     if isinstance(view.blocker, Wait):
-        return _Word("False", view.blocker.reason, view.blocker.message)
+        return _Word("False", view.blocker.reason, _waits(view))
     if view.settled:
         return _Word("True", ConditionReason.SERVING, f"{view.target} serves: {count}.")
     message = reconciling.message if reconciling else f"{count}."
     return _Word("False", ConditionReason.PROGRESSING, message)
 
 
-def _failure(view: View) -> str:
-    """What the workers that matter most report: the target's, else any other's."""
-    rows = sorted(view.revisions, key=lambda r: (r.name != view.comes[0], r.name))
-    failures = [r.failure for r in rows if r.failure and serving(r) < r.desired]
-    return f"{failures[0].reason}: {failures[0].message}" if failures else ""
-
-
 def _waits(view: View) -> str:
     match view.blocker:
-        case Wait(ConditionReason.ROLLOUT_IN_PROGRESS, message):
-            # Workers of a canary are to start: what they report is why it takes long.
-            return f"{message} {_failure(view)}".rstrip()
+        case Wait(ConditionReason.ROLLOUT_IN_PROGRESS | ConditionReason.WAITING_FOR_RECEIVER, message):
+            # Workers are to start: what they report is why it takes long.
+            return f"{message} {trouble(view)}".rstrip()
         case Wait(_, message) | Fail(_, message):
             return message
         case Unknown(reason=reason) if view.deleting:
@@ -340,15 +332,15 @@ def _waits(view: View) -> str:
             return f"Waits for {alive} workers to finish and stop; ready messages stay on the broker."
         case Pass():
             pass
-    failure = _failure(view)
-    if failure:
-        return failure
+    if fails := failure(view):
+        return fails
     name, wanted = view.comes
     own = [r for r in view.revisions if r.name == name]
     target = sum(map(serving, own))
     others = sum(r.alive for r in view.revisions if r.name != name)
     text = f"{target} of {wanted} workers of {name} are available{young(*own)}"
-    return f"{text}; {others} of other revisions are still there." if others else f"{text}."
+    text += f"; {others} of other revisions are still there." if others else "."
+    return f"{text} {trouble(view)}".rstrip()
 
 
 def _conditions(
