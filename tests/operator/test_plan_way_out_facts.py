@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from queueworker_operator.api.reasons import ConditionReason, Stage
+from queueworker_operator.cli.seen import of_body
+from queueworker_operator.cli.verdict import Answer, verdict
 from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.facts import BrokerCheck, PriorityWork, RevisionFacts, Unknown
 from queueworker_operator.plan.planner import plan
@@ -20,6 +22,7 @@ from tests.operator.resources import (
     V1,
     V2,
     after,
+    body,
     facts,
     on,
     queue,
@@ -47,6 +50,20 @@ def test_a_fence_that_a_person_set_is_told(others: tuple[RevisionFacts, ...]) ->
         f"(looks wrong): lift it with `queueworker unfence stats-usage --revision {V1.name}`" in ready.message
     )
     assert status.condition("Stalled") is None
+
+
+def test_a_fence_of_its_own_that_is_being_lifted_waits_for_nobody() -> None:
+    resource = wants("demo:v1", 2, on("v1").model_copy(update={"aborted": V2.name}))
+    revisions = seen(V1, 2, created=2), seen(V2, 2, created=1)
+    fences = {V1.name: "QueueWorker workers/stats-usage: it leaves"}
+    reading = queue(resource, *revisions, fences=fences)
+    decided = plan(resource, facts(resource, *revisions, reading=reading), START)
+    assert any(isinstance(action, act.UnfenceRevision) for action in decided.actions)
+    status = decided.status
+    words = {one.type: one.reason for one in status.conditions}
+    assert R.TARGET_FENCED not in words.values()
+    assert (words["Ready"], words["Reconciling"]) == (R.ROLLOUT_IN_PROGRESS,) * 2
+    assert verdict(of_body(body(status=status.to_body()))).answer is Answer.MOVING
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -31,10 +31,14 @@ MANUAL = {"strategy": "Manual"}
 
 
 def subject(
-    status: QueueWorkerStatus, image: str = "demo:v2", observed: int | None = 1, **changes: Any
+    status: QueueWorkerStatus,
+    image: str = "demo:v2",
+    observed: int | None = 1,
+    running: tuple[Revision, ...] = (V1, V2),
+    **changes: Any,
 ) -> Subject:
     """One whose status is of its generation, unless it says otherwise."""
-    rows = [revision_status(V1), revision_status(V2)] if status.stable else []
+    rows = [revision_status(one) for one in running] if status.stable else []
     status = status.model_copy(update={"observed_generation": observed, "revisions": tuple(rows)})
     one = body(spec__template=template(image), status=status.to_body(), **changes)
     found = of_body(one)
@@ -195,8 +199,36 @@ def test_pause_and_hold_are_set_once_and_taken_away() -> None:
 
 def test_a_request_forward_tells_of_a_pause_and_a_hold() -> None:
     back = on("v1").model_copy(update={"rolled_back": RolledBackStatus(asked=V2.name, revision=V1.name)})
-    decided = asked(Verb.RETRY, subject(back, spec__paused=True, spec__hold={"reason": "night"}))
+    stopped: dict[str, Any] = {"spec__paused": True, "spec__hold": {"reason": "night"}}
+    decided = asked(Verb.RETRY, subject(back, running=(V1,), **stopped))
     assert [text.split(":")[0] for text in decided.notices] == ["spec.paused is true", "it is held (night)"]
+
+
+def test_a_promotion_of_what_has_begun_tells_of_no_hold() -> None:
+    one = subject(at_step("2/2"), spec__rollout=CANARY, spec__hold={"reason": "night"})
+    assert asked(Verb.PROMOTE, one).notices == ()
+    fresh = subject(on("v1"), observed=None, running=(V1,), spec__rollout=MANUAL, spec__hold={"reason": "x"})
+    assert "it is held (x)" in " ".join(asked(Verb.PROMOTE, fresh).notices)
+
+
+@pytest.mark.parametrize(("step", "last"), [("2/3", False), ("3/3", True)])
+def test_a_skip_while_workers_of_the_canary_are_missing_warns(step: str, last: bool) -> None:
+    steps = [*STEPS, {"pause": {}}]
+    rollout = {"strategy": "Canary", "steps": steps}
+    hashed = steps_hash([Step.model_validate(one) for one in steps])
+
+    def at(stage: Stage) -> str:
+        status = at_step(step, stage)
+        assert status.rollout is not None
+        shown = status.rollout.model_copy(update={"steps_hash": hashed})
+        one = subject(status.model_copy(update={"rollout": shown}), spec__rollout=rollout)
+        return asked(Verb.SKIP, one).following
+
+    warned = at(Stage.CANARY_SCALING)
+    assert f"step {step}" in warned
+    assert "the canary is not all available now" in warned
+    assert ("It was the last step" in warned) is last
+    assert "not all available" not in at(Stage.PAUSED)
 
 
 def test_the_patch_fails_when_the_spec_is_another_one() -> None:

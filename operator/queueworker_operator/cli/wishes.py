@@ -20,6 +20,7 @@ from queueworker_operator.api.revisions import revision_of
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
 from queueworker_operator.cli.seen import Seen
+from queueworker_operator.plan.course import has_begun
 from queueworker_operator.plan.forward import pending_of, place_of
 from queueworker_operator.plan.requests import hear
 
@@ -183,10 +184,36 @@ def _foreseen(subject: Subject, request: Request, now: datetime) -> tuple[bool, 
     place = place_of(resource, wanted, status, now)
     there = status.stable is not None and any(r.name == status.stable.revision for r in status.revisions)
     kept = {name: name.rpartition("-p")[0] for name in status.kept}
-    running = {r.name: r.version for r in status.revisions if r.replicas}
+    running = _running(status)
     heard = hear(request, pending_of(resource, wanted, status, place, there, kept, running), status)
     text = heard.events[0].message.partition(": ")[2] if heard.events else ""
-    return heard.ignored is None, text
+    return heard.ignored is None, text + (_unproven(status) if heard.skipped else "")
+
+
+def _unproven(status: QueueWorkerStatus) -> str:
+    """What is known of a canary whose step is skipped before all of its workers serve."""
+    rollout = status.rollout
+    if rollout is None or rollout.stage not in (Stage.CANARY_SCALING, Stage.ARM_CHANGING):
+        return ""
+    ready = status.condition(ConditionType.READY)
+    seen = f" ({ready.message.rstrip('.')})" if ready is not None else ""
+    index, _, count = (rollout.step or "").partition("/")
+    last = " It was the last step: the change takes over all the same." if index == count else ""
+    return f" But the canary is not all available now{seen}, so nothing shows yet that it works.{last}"
+
+
+def _has_begun(subject: Subject) -> bool:
+    """Whether a hold does not stop the change that the spec asks for any more."""
+    status = subject.seen.status
+    parsed = parse({**subject.body, "status": {}})
+    if not isinstance(parsed, QueueWorker):
+        return False
+    wanted = revision_of(parsed.metadata.name, parsed.spec)
+    return has_begun(wanted, status, _running(status))
+
+
+def _running(status: QueueWorkerStatus) -> dict[str, str]:
+    return {r.name: r.version for r in status.revisions if r.replicas}
 
 
 def _request_before(subject: Subject) -> str:
@@ -288,7 +315,8 @@ def _notices(wish: Wish, subject: Subject) -> Iterator[str]:
     forward = wish.verb in (Verb.PROMOTE, Verb.SKIP, Verb.RETRY)
     if forward and subject.spec.get("paused"):
         yield "spec.paused is true: nothing goes forward until: resume"
-    if wish.verb in (Verb.PROMOTE, Verb.RETRY) and (held := _reason_of_hold(subject.spec)):
+    held = _reason_of_hold(subject.spec)
+    if wish.verb in (Verb.PROMOTE, Verb.RETRY) and held and not _has_begun(subject):
         yield f"it is held ({held}): what has not begun does not begin until: release"
 
 

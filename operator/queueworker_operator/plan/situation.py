@@ -141,7 +141,8 @@ class Situation:
         if self.target.protocol is Protocol.LEGACY or not self.queue.is_fenced(name):
             return Pass()
         if self.own_fence_on_target:
-            return Wait(ConditionReason.TARGET_FENCED, f"The fence on {name} is being lifted.")
+            # Of ours: nobody is waited for.
+            return Wait(ConditionReason.ROLLOUT_IN_PROGRESS, f"The fence on {name} is being lifted.")
         fences, queue = self.queue.fences, self.target.queue
         reason, which = (
             (fences[name], f" --revision {name}") if name in fences else (fences[EVERY_REVISION], "")
