@@ -184,6 +184,7 @@ def test_what_is_compared_with_the_stable_revision_is_told_as_a_number() -> None
     judged = judge(Gate(type=PROGRESS, min_percent_of_stable=80), window(done(500), done(3000)))
     assert (judged.percent, judged.limit) == (50, 80)
     judged = judge(Gate(type=CPU), sampled((pair(1000, 15),), (pair(1000, 10),)))
+    assert "150 %, at most 120 % besides 20 ms a second for each worker" in judged.message
     assert (judged.percent, judged.limit) == (150, 120)
     assert judge(Gate(type=USAGE), window(done(1000), done(3000))).percent is None
     assert judge(Gate(type=PROGRESS), window(done(100), done(3000), backlogged=False)).percent is None

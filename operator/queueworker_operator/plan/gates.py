@@ -229,6 +229,7 @@ def _cpu_efficiency(gate: Gate, measured: Measured) -> Judged:
     own, usual = canary.cpu_seconds / canary.settled, stable.cpu_seconds / stable.settled
     shown = f"{_seconds(own)} of CPU for each message, {_seconds(usual)} of the stable revision's"
     shown += f": {_percent(own / usual)}, at most {most} %" if usual else ""
+    shown += f" besides {_IDLE * 1000:g} ms a second for each worker"
     allowed = most / 100 * usual * canary.settled + _IDLE * canary.seconds
     verdict = Verdict.FAILED if canary.cpu_seconds > allowed else Verdict.PASSED
     shown += f"{_of_the_server(measured)}."
