@@ -394,27 +394,67 @@ def test_what_nothing_changes_is_not_written_again() -> None:
     assert story.status == before
 
 
-def test_an_arm_that_still_leaves_takes_nobody_with_it_when_the_change_is_promoted() -> None:
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("serves", [True, False])
+def test_an_arm_that_still_leaves_takes_nobody_with_it_when_the_change_is_promoted(
+    serves: bool, replicas: int
+) -> None:
     steps = (ONE, arm(4), PAUSE, arm(100), PAUSE)
-    story = begin(*steps)
+    story = begin(*steps, replicas=replicas)
     story.until(Stage.PAUSED, "3/5")
     asked: dict[str, Any] = {"spec__request": {"id": "1", "action": "SkipStep"}}
-    story.wants(canary(story.status, *steps, **asked))
+    story.wants(canary(story.status, *steps, replicas=replicas, **asked))
     story.until(Stage.ARM_CHANGING, "4/5")
     while P4.name not in story.fences:
         story.look()
     asked["spec__request"] = {"id": "2", "action": "Promote"}
-    story.wants(canary(story.status, *steps, **asked))
+    story.wants(canary(story.status, *steps, replicas=replicas, **asked))
+    if not serves:
+        story.broken.add(V2.name)
+        story.sized(V2.name, 1)
     for _ in range(30):
         story.look()
         assert V1.name not in story.fences, "what serves is drained as in every change forward"
-        if story.stage is Stage.IDLE:
-            break
+    assert P4.name not in story.numbers(), "it left, whether the other one serves or not"
+    if not serves:
+        assert story.numbers()[V1.name] == replicas
+        story.broken.clear()
+        story.sized(V2.name, 1)
+        for _ in range(30):
+            story.look()
+            assert V1.name not in story.fences, "nor when the new one serves at last"
     assert story.stage is Stage.IDLE
     assert story.status.stable == V2.as_stable()
-    assert story.numbers() == {V2.name: 4}
-    assert story.events[-1] == "Promoted"
+    assert story.numbers() == {V2.name: replicas}
+    assert "Promoted" in story.events
     assert "RolledBack" not in story.events
+
+
+def test_an_arm_whose_end_was_not_written_down_takes_nobody_with_it() -> None:
+    steps = (ONE, arm(4), PAUSE, arm(100), PAUSE)
+    story = begin(*steps, replicas=1)
+    story.until(Stage.PAUSED, "3/5")
+    asked: dict[str, Any] = {"spec__request": {"id": "1", "action": "SkipStep"}}
+    story.wants(canary(story.status, *steps, replicas=1, **asked))
+    story.until(Stage.ARM_CHANGING, "4/5")
+    while P4.name not in story.fences:
+        story.look()
+    asked["spec__request"] = {"id": "2", "action": "Promote"}
+    story.wants(canary(story.status, *steps, replicas=1, **asked))
+    story.broken.add(V2.name)
+    story.sized(V2.name, 1)
+    before = story.resource
+    while P4.name in story.numbers():
+        before = story.resource
+        story.look()
+    # The operator was killed before it wrote that down, and by now the new one serves.
+    story.resource = before
+    story.broken.clear()
+    story.sized(V2.name, 1)
+    for _ in range(10):
+        story.look()
+        assert V1.name not in story.fences
+    assert (story.stage, story.status.stable) == (Stage.IDLE, V2.as_stable())
 
 
 @pytest.mark.parametrize("serves", [True, False])

@@ -216,7 +216,7 @@ class Situation:
     @property
     def _leaving(self) -> tuple[RevisionFacts, ...]:
         capable = self._capable
-        if self._returns or self._vanished:
+        if self._returns:
             return capable
         # In a change forward only those take the guarded way that are on it: an arm of a canary, or a change
         # that was taken back. Whoever serves is drained as the new one takes over, without a fence.
@@ -246,14 +246,14 @@ class Situation:
     @property
     def goes_back(self) -> bool:
         """Somebody leaves by the guarded way."""
-        return self._is_way_back or bool(self._leaving)
+        return self._is_way_back or bool(self._leaving or self._vanished)
 
     @property
     def _is_way_back(self) -> bool:
         """The target itself is the way back, and not only where somebody leaves beside a change forward."""
-        if (self.target.protocol is Protocol.LEGACY and not self.is_back) or self._vanished:
+        if self.target.protocol is Protocol.LEGACY and not self.is_back:
             return True
-        return self._returns and bool(self._leaving)
+        return self._returns and bool(self._leaving or self._vanished)
 
     @property
     def _receiver(self) -> Guard:
