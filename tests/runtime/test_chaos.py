@@ -227,6 +227,20 @@ def _faults(path: Path, reading: QueueReading = RIGHT, keys: list[str] = KEYS) -
         return "; ".join(judge(read_account(lines), PUBLISHED, reading, keys).faults)
 
 
+def test_no_entry_reaches_over_the_end_of_a_page_where_a_kill_could_cut_it(tmp_path: Path) -> None:
+    record = Record(tmp_path / "record")
+    for number in range(400):
+        record.started(number, f"chaos-{number}")
+        record.finished(number, f"chaos-{number}")
+        record.settled(number, f"chaos-{number}", "superseded")
+    lines = (tmp_path / "record").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1200
+    at = 0
+    for line in lines:
+        assert at // 4096 == (at + len(line) - 1) // 4096, line
+        at += len(line)
+
+
 def test_a_run_without_a_fault(tmp_path: Path) -> None:
     _record(tmp_path / "record")
     with (tmp_path / "record").open() as lines:

@@ -1,5 +1,5 @@
-"""What the handlers did, in an append-only file outside the broker. Each entry is one `write`, so a SIGKILL
-leaves whole lines, and nothing that was written is lost with the process."""
+"""What the handlers did, in an append-only file outside the broker. Each entry is one `write` within a page,
+so a SIGKILL leaves whole lines, and nothing that was written is lost with the process."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+#: Every entry is that many bytes long, or a multiple. A kill may cut a write where a page of the file ends,
+#: and the next entry would be lost with it: so no entry reaches over the end of one.
+_ENTRY = 64
+
 
 class Record:
-    """The writing end. Several processes may share one file."""
+    """The writing end. Several processes may share one file, and be killed at any time."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def started(self, number: int, worker: str) -> None:
         """Before anything of the handler has happened."""
-        os.write(self._file, f"S {number} {worker}\n".encode())
+        self._write(f"S {number} {worker}")
 
     def finished(self, number: int, worker: str) -> None:
         """The handler is through; the settlement has not been asked for."""
-        os.write(self._file, f"F {number} {worker}\n".encode())
+        self._write(f"F {number} {worker}")
 
     def settled(self, number: int, worker: str, outcome: str) -> None:
         """What the broker said of the settlement."""
-        os.write(self._file, f"O {number} {worker} {outcome}\n".encode())
+        self._write(f"O {number} {worker} {outcome}")
+
+    def _write(self, text: str) -> None:
+        entry = text.encode()
+        os.write(self._file, entry + b" " * (-(len(entry) + 1) % _ENTRY) + b"\n")
 
 
 @dataclass(slots=True)
