@@ -79,12 +79,11 @@ class AuditQuery(Model):
         path = "prometheus.credentials"
         given = self.credentials or QueryCredentials()
         if given.token:
-            yield SecretFile("token", given.token.name, given.token.key, f"{path}.token")
+            yield given.token.file(f"{path}.token")
         if given.login:
-            for key in ("username", "password"):
-                yield SecretFile(key, given.login.name, key, f"{path}.login")
+            yield from given.login.files(f"{path}.login")
         if self.tls:
-            yield SecretFile("ca.crt", self.tls.ca.name, self.tls.ca.key, "prometheus.tls.ca")
+            yield self.tls.ca.file("prometheus.tls.ca")
 
     def filled(self, values: Mapping[str, str]) -> str:
         """The query with each `$name` that is known replaced; all else stays as it is."""

@@ -9,26 +9,6 @@ from pydantic import Field
 from queueworker_operator.api.schema import Model, SecretName
 
 
-class Token(Model):
-    """A token in a Secret."""
-
-    name: SecretName = Field(description="Name of the Secret.")
-    key: SecretName = Field(default="token", description="Key in the Secret that holds the token.")
-
-
-class Login(Model):
-    """A Secret as of the type kubernetes.io/basic-auth."""
-
-    name: SecretName = Field(description="Name of the Secret, with the keys username and password.")
-
-
-class Authority(Model):
-    """Certificates of authorities in a Secret."""
-
-    name: SecretName = Field(description="Name of the Secret.")
-    key: SecretName = Field(default="ca.crt", description="Key that holds the certificates as PEM.")
-
-
 @dataclass(frozen=True, slots=True)
 class SecretFile:
     """One file of a directory of credentials: what it is called there, and which Secret has it."""
@@ -38,3 +18,35 @@ class SecretFile:
     key: str
     #: Names the field for people.
     path: str
+
+
+class Token(Model):
+    """A token in a Secret."""
+
+    name: SecretName = Field(description="Name of the Secret.")
+    key: SecretName = Field(default="token", description="Key in the Secret that holds the token.")
+
+    def file(self, path: str) -> SecretFile:
+        """`path` names the field."""
+        return SecretFile("token", self.name, self.key, path)
+
+
+class Login(Model):
+    """A Secret as of the type kubernetes.io/basic-auth."""
+
+    name: SecretName = Field(description="Name of the Secret, with the keys username and password.")
+
+    def files(self, path: str) -> tuple[SecretFile, ...]:
+        """`path` names the field."""
+        return tuple(SecretFile(key, self.name, key, path) for key in ("username", "password"))
+
+
+class Authority(Model):
+    """Certificates of authorities in a Secret."""
+
+    name: SecretName = Field(description="Name of the Secret.")
+    key: SecretName = Field(default="ca.crt", description="Key that holds the certificates as PEM.")
+
+    def file(self, path: str) -> SecretFile:
+        """`path` names the field."""
+        return SecretFile("ca.crt", self.name, self.key, path)

@@ -131,17 +131,16 @@ class Nats(Model):
         path = "spec.broker.nats.credentials"
         given = self.credentials or Credentials()
         if given.token:
-            yield SecretFile("token", given.token.name, given.token.key, f"{path}.token")
+            yield given.token.file(f"{path}.token")
         if given.login:
-            for key in ("username", "password"):
-                yield SecretFile(key, given.login.name, key, f"{path}.login")
+            yield from given.login.files(f"{path}.login")
         if given.creds:
             yield SecretFile("creds", given.creds.name, given.creds.key, f"{path}.creds")
         if given.nkey:
             yield SecretFile("nkey", given.nkey.name, given.nkey.key, f"{path}.nkey")
         tls = self.tls or NatsTls()
         if tls.ca:
-            yield SecretFile("ca.crt", tls.ca.name, tls.ca.key, "spec.broker.nats.tls.ca")
+            yield tls.ca.file("spec.broker.nats.tls.ca")
         if tls.certificate:
             for key in ("tls.crt", "tls.key"):
                 yield SecretFile(key, tls.certificate.name, key, "spec.broker.nats.tls.certificate")

@@ -141,13 +141,9 @@ def analysed(
     if terms.analysis.force_failure and subject.may_kill and before.killed_at is None:
         return Analysed(before.model_copy(update={"killed_at": now}), _measuring(terms), kills=True)
     if now - before.began_at > longest(terms.analysis) + terms.deadline:
-        why = told_restarts(subject.arm)
-        text = "it could not be measured in one piece: "
-        text += (
-            f"the canary fell again and again.{why}"
-            if why
-            else ("the broker or the operator was away again and again.")
-        )
+        fell = told_restarts(subject.arm)
+        who = "the canary fell" if fell else "the broker or the operator was away"
+        text = f"it could not be measured in one piece: {who} again and again.{fell}"
         return _ended(terms, before, Verdict.INCONCLUSIVE, text)
     if now - (before.killed_at or before.began_at) < waits:
         return Analysed(before, _measuring(terms))
@@ -156,9 +152,11 @@ def analysed(
         # No time would change that.
         return _judged(terms, before, tuple((gate, WITHOUT_BOOKS) for gate in blind), books)
     watched = queue.watched_since
-    measured_at = before.measured.at if before.measured else None
-    seen = measured_at is not None and not (watched and measured_at < whole_seconds(watched))
-    if before.measured is None or not seen or fell_since(before.measured.at, subject.arm):
+    if (
+        before.measured is None
+        or (watched and before.measured.at < whole_seconds(watched))
+        or fell_since(before.measured.at, subject.arm)
+    ):
         # Nothing that fell in a window, or that nobody saw, passes it.
         return Analysed(before.model_copy(update={"measured": books}), _measuring(terms, subject))
     if books.at - before.measured.at < length:

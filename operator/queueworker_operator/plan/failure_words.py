@@ -22,8 +22,7 @@ def trouble(view: View) -> str:
         return told
     for r in _short_of_workers(view):
         if r.restarts is not None:
-            times = f"{r.restarts.number} time{'s' if r.restarts.number > 1 else ''}"
-            return f"Workers of {r.name} were restarted {times} by now; {r.restarts.message}"
+            return f"Workers of {r.name} {r.restarts.told}"
     return ""
 
 

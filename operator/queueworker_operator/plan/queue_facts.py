@@ -30,6 +30,12 @@ class Restarts:
     #: Names the pod or process and how it ended the last time.
     message: str
 
+    @property
+    def told(self) -> str:
+        """How often and how, behind the name of those workers."""
+        times = f"{self.number} time{'s' if self.number > 1 else ''}"
+        return f"were restarted {times} by now; {self.message}"
+
 
 def together(*some: Restarts | None) -> Restarts | None:
     """All of them, told by the last."""

@@ -149,10 +149,7 @@ def fell_since(since: datetime, arm: RevisionFacts | None) -> bool:
 def told_restarts(arm: RevisionFacts | None) -> str:
     """A sentence on the restarts of its workers, behind a space; empty where there was none."""
     restarts = arm.restarts if arm is not None else None
-    if restarts is None:
-        return ""
-    times = f"{restarts.number} time{'s' if restarts.number > 1 else ''}"
-    return f" Its workers were restarted {times} by now; {restarts.message}"
+    return f" Its workers {restarts.told}" if restarts is not None else ""
 
 
 def pause_is_over(pause: PauseStep, since: datetime, arm: RevisionFacts | None, now: datetime) -> Guard:
