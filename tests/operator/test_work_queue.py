@@ -275,7 +275,9 @@ async def test_who_was_not_looked_at_for_the_longest_time_goes_first() -> None:
     assert passes == ["a", "b", "one", "new", "a", "b"]
 
 
-async def test_a_pass_says_whether_the_next_one_is_in_a_hurry() -> None:
+async def _passes_of_three(first: str, second: str, again: Callable[[Key], Later | float]) -> list[str]:
+    """The order of passes where `first` is inside when `second` and ONE come, and each of the first three
+    ends when the two others wait. ONE has one pass, the others two; `again` says when the second is due."""
     passes: list[str] = []
     inside, last = asyncio.Event(), asyncio.Event()
 
@@ -286,17 +288,23 @@ async def test_a_pass_says_whether_the_next_one_is_in_a_hurry() -> None:
             await _waiting(queue, 2)
         elif len(passes) == 5:
             last.set()
-        if key == ONE or passes.count(key.name) == 2:
-            return None
-        return Later(0.0, patient=True) if key.name == "at-rest" else 0.0
+        return None if key == ONE or passes.count(key.name) == 2 else again(key)
 
     queue = _queue(work, concurrency=1)
-    queue.add(Key("default", "at-rest"))
+    queue.add(Key("default", first))
     await asyncio.wait_for(inside.wait(), LONG)
-    queue.add(Key("default", "in-a-change"))
+    queue.add(Key("default", second))
     queue.add(ONE)
     await asyncio.wait_for(last.wait(), LONG)
     await queue.close()
+    return passes
+
+
+async def test_a_pass_says_whether_the_next_one_is_in_a_hurry() -> None:
+    def again(key: Key) -> Later | float:
+        return Later(0.0, patient=True) if key.name == "at-rest" else 0.0
+
+    passes = await _passes_of_three("at-rest", "in-a-change", again)
     assert passes == ["at-rest", "in-a-change", "one", "in-a-change", "at-rest"]
 
 
@@ -319,25 +327,8 @@ async def test_who_is_patient_gets_a_turn_also_while_others_are_always_in_a_hurr
 
 
 async def test_a_pass_that_saw_nothing_takes_no_turn_from_the_next_one() -> None:
-    passes: list[str] = []
-    inside, last = asyncio.Event(), asyncio.Event()
-
-    async def work(key: Key) -> Later | float | None:
-        passes.append(key.name)
-        inside.set()
-        if len(passes) <= 3:
-            await _waiting(queue, 2)
-        elif len(passes) == 5:
-            last.set()
-        if key == ONE or passes.count(key.name) == 2:
-            return None
+    def again(key: Key) -> Later:
         return Later(0.0, patient=True, looked=key.name == "seen")
 
-    queue = _queue(work, concurrency=1)
-    queue.add(Key("default", "seen"))
-    await asyncio.wait_for(inside.wait(), LONG)
-    queue.add(Key("default", "unseen"))
-    queue.add(ONE)
-    await asyncio.wait_for(last.wait(), LONG)
-    await queue.close()
+    passes = await _passes_of_three("seen", "unseen", again)
     assert passes == ["seen", "unseen", "one", "unseen", "seen"]
