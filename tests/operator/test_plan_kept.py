@@ -241,6 +241,34 @@ def test_a_hold_and_a_pause_do_not_stop_a_rollback() -> None:
     assert steps(decided) == ["fence v3", "v3 to 1"]
 
 
+def test_what_is_revoked_on_the_way_back_is_not_gone_back_to() -> None:
+    revoked: dict[str, Any] = {"spec__revokedVersions": [V2.version]}
+    status = look(asks(), seen(V3, 2, created=3)).status
+    both = (seen(V3, 2, created=3), seen(V2, 2, created=4))
+    fence = f"QueueWorker workers/stats-usage: it leaves for {V2.name}"
+    fenced: dict[str, Any] = {"fences": {V3.name: fence}}
+    decided = look(replace(asks(**revoked), status=status), *both, **fenced)
+    assert steps(decided) == ["unfence v3"]
+    decided = look(replace(asks(**revoked), status=decided.status), *both)
+    assert steps(decided) == ["fence v2", "v2 to 1"]
+    decided = look(replace(asks(**revoked), status=status), both[0])
+    assert decided.status.stable == V3.as_stable()
+    ready = decided.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == R.VERSION_REVOKED
+    assert f"{V2.version} is in spec.revokedVersions" in ready.message
+    assert decided.status.rolled_back is not None, "it goes on when the version is off the list"
+
+
+@pytest.mark.parametrize("change", [{"aborted": V3.name}, {"rolled_back": TO_V2}])
+def test_what_serves_in_the_place_of_a_change_and_is_revoked_says_so(change: dict[str, Any]) -> None:
+    status = on("v2").model_copy(update=change)
+    decided = look(wants("demo:v3", 2, status, spec__revokedVersions=[V2.version]), seen(V2, 2))
+    ready = decided.status.condition("Ready")
+    assert ready is not None
+    assert f"{V2.version}, which serves, is in spec.revokedVersions" in ready.message
+
+
 def test_what_is_forgotten_on_the_way_back_is_told() -> None:
     status = look(asks(), seen(V3, 2)).status
     decided = look(replace(asks(), status=status), seen(V3, 2), known=())

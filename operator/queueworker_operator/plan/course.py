@@ -7,6 +7,7 @@ promoted yet, nothing wanted, or another one not yet taken back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from queueworker_operator.api.reasons import CANARY_STAGES, WAY_OUT, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
@@ -102,6 +103,14 @@ def revoked(spec: QueueWorkerSpec, wanted: Revision, previous: QueueWorkerStatus
     serves = previous.stable is not None and previous.stable.revision == wanted.name
     text = f"{wanted.version} is in spec.revokedVersions" + (" and serves" if serves else "")
     return Wait(ConditionReason.VERSION_REVOKED, f"{text}: ask for another version, or take it off the list.")
+
+
+def serves_revoked(spec: QueueWorkerSpec, stable: StableStatus, why: Wait | Fail) -> Wait | Fail:
+    """`why` a change does not go on, and that what serves meanwhile is revoked, where it is."""
+    if stable.version not in spec.revoked_versions:
+        return why
+    text = f"{stable.version}, which serves, is in spec.revokedVersions, too."
+    return replace(why, message=f"{why.message} {text}")
 
 
 def rolled_back(serves: str, asked: str) -> Wait:

@@ -24,6 +24,7 @@ from queueworker_operator.plan.course import (
     remembered,
     revoked,
     rolled_back,
+    serves_revoked,
 )
 from queueworker_operator.plan.evidence import KEPT, aborted, begun, evidence, kept_gates, terms_of
 from queueworker_operator.plan.facts import (
@@ -294,6 +295,12 @@ def _back(seen: _Seen, revision: str) -> Change:
     if target is None:
         text = f"{revision} is not kept any more: change the spec, or request Retry."
         return _kept(seen, Fail(ConditionReason.REVISION_NOT_KEPT, text))
+    if target.revision.version in seen.resource.spec.revoked_versions:
+        text = (
+            f"{target.revision.version} is in spec.revokedVersions, so nobody goes back to {revision}: "
+            "request Rollback to another revision, or Retry, or take it off the list."
+        )
+        return _kept(seen, Wait(ConditionReason.VERSION_REVOKED, text))
     situation = replace(
         seen.situation,
         target=target.revision,
@@ -326,7 +333,7 @@ def _kept(seen: _Seen, why: Wait | Fail) -> Change:
     unseen = isinstance(situation.guard, Unknown)
     blocker = first_obstacle(Pass() if unseen else situation.guard, decision.guard)
     if decision.stage is Stage.IDLE:
-        blocker = first_obstacle(blocker, why)
+        blocker = first_obstacle(blocker, serves_revoked(spec, previous.stable, why))
     return seen.change(target.name, decision, situation, blocker)
 
 
