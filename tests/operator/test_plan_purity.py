@@ -11,7 +11,7 @@ import queueworker_operator.plan
 
 FILES = sorted(Path(queueworker_operator.plan.__file__).parent.glob("*.py"))
 OURS = ("queueworker_operator.api", "queueworker_operator.plan")
-ALLOWED = (*OURS, "__future__", "collections", "dataclasses", "datetime", "enum", "typing")
+ALLOWED = (*OURS, "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "typing")
 
 
 def imported(tree: ast.AST) -> set[str]:

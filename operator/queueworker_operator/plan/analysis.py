@@ -228,10 +228,7 @@ def _counted(
         another = audit.model_copy(update={"name": _audit_name(terms, again), "due_at": now + PAUSE})
         return Analysed(again.model_copy(update={"audit": another}), _counting(gate, another))
     settings = {one.type: one for one in terms.chosen}
-    kept = [
-        (settings[one.type], Judged(one.verdict, one.message, one.samples, one.percent, one.limit))
-        for one in before.found
-    ]
+    kept = [(settings[one.type], Judged.of(one)) for one in before.found]
     found = tuple((one, joined(is_, told) if one.type is gate.type else is_) for one, is_ in kept)
     return _judged(terms, before.model_copy(update={"found": (), "audit": None}), found, books)
 

@@ -101,6 +101,11 @@ class Judged:
             limit=self.limit,
         )
 
+    @classmethod
+    def of(cls, found: FoundStatus) -> Judged:
+        """As the status kept it."""
+        return cls(found.verdict, found.message, found.samples, found.percent, found.limit)
+
 
 WITHOUT_BOOKS = Judged(
     Verdict.INCONCLUSIVE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
@@ -18,7 +19,7 @@ from queueworker_operator.plan.split import is_empty, serving
 from queueworker_operator.plan.way_out import Departure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """One resource at one moment."""
 
@@ -213,8 +214,9 @@ class Situation:
         there = {self.target.name, *self.beside, *(r.name for r in self.revisions)}
         return rollout.leaving if rollout.leaving not in there else None
 
-    @property
+    @cached_property
     def _leaving(self) -> tuple[RevisionFacts, ...]:
+        """Who takes the guarded way."""
         capable = self._capable
         if self._returns:
             return capable
