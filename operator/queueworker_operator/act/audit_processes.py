@@ -17,7 +17,7 @@ from queueworker_operator.act.processes import Host, end_with_parent, exit_text,
 from queueworker_operator.api.audits import LONGEST_ANSWER, RESULT_VARIABLE
 from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
-from queueworker_operator.observe.audits import ended_fact, wanted_of
+from queueworker_operator.observe.audits import ByJob, ended_fact, known_or_job
 from queueworker_operator.observe.queries import QueryAudits
 from queueworker_operator.observe.secrets import Files, files_in
 from queueworker_operator.plan.actions import StartAudit
@@ -51,26 +51,22 @@ class LocalAudits:
         """What is known of the one that the status names, or whether there can be one. Never raises."""
         if not isinstance(resource, QueueWorker):
             return NOT_AUDITED
-        name, wanted = resource.metadata.name, wanted_of(resource)
-        if wanted is None:
-            self._queries.forget(name)
-            return NOT_AUDITED
-        analysis, gate = wanted
-        if gate.prometheus is not None:
 
-            async def read(files: Iterable[SecretFile]) -> Files | str:
-                return files_in(secrets, files)
+        async def read(files: Iterable[SecretFile]) -> Files | str:
+            return files_in(secrets, files)
 
-            return await self._queries.latest(name, resource, analysis, gate.prometheus, read)
-        assert gate.job is not None, "only such a gate is audited"
-        if analysis.audit is None:
+        told = await known_or_job(self._queries, resource.metadata.name, resource, read)
+        if not isinstance(told, ByJob):
+            return told
+        audit = told.analysis.audit
+        if audit is None:
             try:
-                audit_launch_of(gate.job.template, {}, secrets, Place("audit", "default", 0))
+                audit_launch_of(told.job.template, {}, secrets, Place("audit", "default", 0))
             except TemplateRefusedError as refusal:
                 return AuditRefused(str(refusal))
             return NOT_AUDITED
-        found = self._audits.get(analysis.audit.name)
-        return found.fact if found else AuditAbsent(analysis.audit.name)
+        found = self._audits.get(audit.name)
+        return found.fact if found else AuditAbsent(audit.name)
 
     def start(self, action: StartAudit, secrets: Secrets, namespace: str) -> None:
         """Once for each name."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from queueworker_operator.api.audits import BadAnswerError, audit_container, read_totals, shown
-from queueworker_operator.api.gates import AnalysisStatus, Gate
+from queueworker_operator.api.audits import AuditJob, BadAnswerError, audit_container, read_totals, shown
+from queueworker_operator.api.gates import AnalysisStatus
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, jobs, pods
-from queueworker_operator.observe.queries import QueryAudits
+from queueworker_operator.observe.queries import QueryAudits, ReadFiles
 from queueworker_operator.observe.secrets import secret_files
 from queueworker_operator.plan.actions import StartAudit
 from queueworker_operator.plan.audit import (
@@ -26,6 +27,14 @@ from queueworker_operator.plan.audit import (
 
 #: Renders the Job of an action, ready to be created.
 RenderAudit = Callable[[StartAudit], Body]
+
+
+@dataclass(frozen=True, slots=True)
+class ByJob:
+    """An analysis that has no verdict yet, and the Job that counts its totals."""
+
+    analysis: AnalysisStatus
+    job: AuditJob
 
 
 class JobAudits:
@@ -44,20 +53,16 @@ class JobAudits:
         UnavailableError, ApiError."""
         namespace = resource.metadata.namespace
         key = f"{namespace}/{resource.metadata.name}"
-        wanted = wanted_of(resource)
-        if wanted is None:
-            self.forget(key)
-            return NOT_AUDITED
-        analysis, gate = wanted
-        if gate.prometheus is not None:
-            read = partial(secret_files, api, namespace)
-            return await self._queries.latest(key, resource, analysis, gate.prometheus, read)
-        assert gate.job is not None, "only such a gate is audited"
+        told = await known_or_job(self._queries, key, resource, partial(secret_files, api, namespace))
+        if not isinstance(told, ByJob):
+            self._forget_job(key)
+            return told
+        analysis = told.analysis
         if analysis.audit is not None:
             return await self._found(api, resource, analysis.audit.name)
         mark = analysis.began_at, analysis.settings
         if self._accepted.get(key) != mark:
-            tried = StartAudit(f"{resource.metadata.name}-audit", gate.job, {})
+            tried = StartAudit(f"{resource.metadata.name}-audit", told.job, {})
             try:
                 await api.create(jobs(resource.metadata.namespace), render(tried), dry_run=True)
             except RefusedError as error:
@@ -71,9 +76,12 @@ class JobAudits:
 
     def forget(self, key: str) -> None:
         """Its analysis is over, or it is gone. `key` is `<namespace>/<name>`."""
+        self._forget_job(key)
+        self._queries.forget(key)
+
+    def _forget_job(self, key: str) -> None:
         self._accepted.pop(key, None)
         self._refused.pop(key, None)
-        self._queries.forget(key)
 
     async def close(self) -> None:
         """End what is under way."""
@@ -98,13 +106,21 @@ class JobAudits:
         return job_fact(body, of_it)
 
 
-def wanted_of(resource: QueueWorker) -> tuple[AnalysisStatus, Gate] | None:
-    """The analysis that has no verdict yet, and the gate of the spec, in whatever step, for which totals are
-    counted; None where nobody counts."""
+async def known_or_job(
+    queries: QueryAudits, key: str, resource: QueueWorker, read: ReadFiles
+) -> AuditFact | ByJob:
+    """What is known where nobody counts, or a Prometheus; else the Job that does. `key` names the resource,
+    `read` gives what Secrets hold or what is wrong with them. Raises what that raises."""
     rollout = resource.status.rollout
     analysis = rollout.analysis if rollout else None
     gate = next((one for one in resource.spec.gates if one.audited), None)
-    return (analysis, gate) if analysis and analysis.verdict is None and gate else None
+    if analysis is None or analysis.verdict is not None or gate is None:
+        queries.forget(key)
+        return NOT_AUDITED
+    if gate.prometheus is not None:
+        return await queries.latest(key, resource, analysis, gate.prometheus, read)
+    assert gate.job is not None, "only such a gate is audited"
+    return ByJob(analysis, gate.job)
 
 
 def is_ours(body: Body, uid: str) -> bool:
