@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.brokers.fault_proxy import Fault, FaultProxy, Seen

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.brokers.fault_proxy import Fault as BrokerFault
-from tests.brokers.fault_proxy import FaultProxy, Seen
+from tests.brokers.fault_proxy import Fault as BrokerFault, FaultProxy, Seen
 from tests.cluster.call_proxy import Body, Call, CallProxy, Fault, Says
 from tests.cluster.operators import OperatorProcess
 

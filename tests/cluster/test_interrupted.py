@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import cluster as clusters
-from e2e import network
+from e2e import cluster as clusters, network
 from e2e.cluster import Cluster
 from e2e.fixtures import REUSE_VARIABLE, wait_until
 from e2e.locations import REPOSITORY

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queueworker_operator.api.audits import AuditQuery
 from queueworker_operator.api.credentials import SecretFile
@@ -31,8 +30,8 @@ from queueworker_operator.plan.audit import (
     AuditMeasured,
     AuditRefused,
     AuditRuns,
+    refused as of_refused,
 )
-from queueworker_operator.plan.audit import refused as of_refused
 from tests.operator.resources import ANY, START, V1, V2, after, on
 from worker_runtime.brokers.embedded import free_port
 

@@ -11,8 +11,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queueworker_operator.api.audits import AuditJob, AuditQuery, BadAnswerError, Totals, read_totals
 from queueworker_operator.api.gates import AuditStatus, BooksStatus, Counts, Gate, GateType, Verdict

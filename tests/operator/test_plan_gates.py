@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queueworker_operator.api.gates import BooksStatus, Counts, Gate, GateType, Verdict
 from queueworker_operator.plan.facts import Unknown

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from queueworker_operator.api.reasons import ConditionReason as R
-from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.reasons import ConditionReason as R, Stage
 from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
 from queueworker_operator.cli.seen import Seen
 from queueworker_operator.cli.verdict import BLOCKED, WAITING, verdict

@@ -11,8 +11,7 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from queueworker_operator.api.names import FINALIZER

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from queueworker_operator.api.reasons import ConditionReason as R
-from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.reasons import ConditionReason as R, Stage
 from queueworker_operator.api.types import Condition, QueueWorkerStatus, RolloutStatus
 from queueworker_operator.cli.seen import Seen
 from queueworker_operator.cli.tree import tree

@@ -15,8 +15,7 @@ from benchmarks.__main__ import main
 from benchmarks.bars import Verdict, bars, nats_bars
 from benchmarks.contenders import all_peers, nats_peers
 from benchmarks.nats_scenarios import NATS_SCENARIOS
-from benchmarks.operator_command import Figures as OperatorFigures
-from benchmarks.operator_command import markdown as operator_markdown
+from benchmarks.operator_command import Figures as OperatorFigures, markdown as operator_markdown
 from benchmarks.operator_site import asked, samples
 from benchmarks.payloads import payload, sent_of
 from benchmarks.profiling import read

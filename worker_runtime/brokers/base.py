@@ -24,28 +24,34 @@ from typing import Any, Protocol
 
 import msgspec
 
+from worker_runtime.brokers.errors import (
+    BrokerError as BrokerError,
+    BrokerFullError as BrokerFullError,
+    BrokerRefusedError as BrokerRefusedError,
+    BrokerUnavailableError as BrokerUnavailableError,
+    BrokerUsageError as BrokerUsageError,
+    CredentialsUnusableError as CredentialsUnusableError,
+    NotProvisionedError as NotProvisionedError,
+    PayloadRefusedError as PayloadRefusedError,
+    QueueUnusableError as QueueUnusableError,
+    TakenBackTooSoonError as TakenBackTooSoonError,
+    UnsafePlacementError as UnsafePlacementError,
+)
+from worker_runtime.brokers.maintenance import (
+    Maintenance as Maintenance,
+    OnSwept as OnSwept,
+    Recovered as Recovered,
+    Retained as Retained,
+    Swept as Swept,
+)
 from worker_runtime.brokers.reading import (
     Inspector as Inspector,
-)
-from worker_runtime.brokers.reading import (
     LedgerRow as LedgerRow,
-)
-from worker_runtime.brokers.reading import (
     Place as Place,
-)
-from worker_runtime.brokers.reading import (
     QueueReading as QueueReading,
-)
-from worker_runtime.brokers.reading import (
     ReservationReading as ReservationReading,
-)
-from worker_runtime.brokers.reading import (
     Role as Role,
-)
-from worker_runtime.brokers.reading import (
     Whereabouts as Whereabouts,
-)
-from worker_runtime.brokers.reading import (
     WorkerReading as WorkerReading,
 )
 
@@ -76,74 +82,6 @@ class Action(Enum):
     RETRY = "retry"
     #: Reject for good: to the dead letters.
     DEAD = "dead"
-
-
-class BrokerError(Exception):
-    """Base of all errors that a broker raises. The text names the object, what was read and the way out."""
-
-    #: Of several messages that were to be published, those that surely are, by their index.
-    confirmed: frozenset[int] = frozenset()
-
-
-class BrokerUsageError(BrokerError):
-    """What was asked for cannot be used: the broker's URL, the namespace, or a name. Nothing was sent."""
-
-
-class CredentialsUnusableError(BrokerUsageError):
-    """Files that are needed to sign in or to encrypt are missing, contradict each other or cannot be read."""
-
-
-class BrokerUnavailableError(BrokerError):
-    """The broker could not be reached or did not answer. Trying again later may help."""
-
-
-class BrokerRefusedError(BrokerError):
-    """The broker answered and refused (password, ACL, wrong key type, memory). Trying again will not help
-    until somebody changes something."""
-
-
-class QueueUnusableError(BrokerRefusedError):
-    """The broker lets us in, and what it has under the queue's names cannot be used: it belongs to another
-    queue, or was made differently. Somebody has to change the queue, or use another one."""
-
-
-class NotProvisionedError(QueueUnusableError):
-    """The broker lets us in and has no such queue, or not all of it. `missing` says what, without the
-    remedy, which is the text's end."""
-
-    def __init__(self, missing: str, queue: str) -> None:
-        super().__init__(f"{missing}; run: queueworker provision {queue}")
-        self.missing = missing
-
-
-class TakenBackTooSoonError(QueueUnusableError):
-    """The broker hands work out again before a worker would renew it. `found` says so without the remedy;
-    `wait` is what the broker keeps to and `expiry` what the worker does, in seconds."""
-
-    def __init__(self, found: str, queue: str, wait: float, expiry: float) -> None:
-        super().__init__(
-            f"{found}; set QUEUEWORKER_EXPIRY_SECONDS to {wait:g} or less, or raise the ack wait: queueworker"
-            f" provision {queue} --ack-wait {expiry:g} --update"
-        )
-        self.found = found
-        self.wait = wait
-        self.expiry = expiry
-
-
-class BrokerFullError(BrokerRefusedError):
-    """The broker takes no writes since it lacks room, in memory or on its disk. Nothing was done; it will be
-    when somebody has made room."""
-
-
-class UnsafePlacementError(BrokerError):
-    """The keys of a namespace do not share one Redis Cluster slot. Raised before any work moves."""
-
-
-class PayloadRefusedError(BrokerError):
-    """A payload cannot be published: not JSON, or over the size limit."""
-
-    #: Which of several payloads it is, from 0; -1 where there is only one.
-    index: int = -1
 
 
 #: What the workers of this package speak: they reserve, and recover what others reserved.
@@ -283,16 +221,6 @@ class Presence:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What one pass of maintenance gave back to the queue."""
-
-    reservations: int = 0
-    deliveries: int = 0
-    #: Messages that lost too many owners and went to the dead letters; not among `deliveries`.
-    crash_loops: int = 0
-
-
 #: A message that lost its owner this often is a dead letter, where a job says nothing else.
 MAX_TAKEOVERS = 10
 
@@ -370,99 +298,6 @@ class Fences(Protocol):
 
     async def fences(self, queue: str) -> Mapping[str, str]:
         """Revision or "*" -> reason."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep over failed (or dead) messages did."""
-
-    #: Published again, attempts plus one.
-    retried: int = 0
-    #: Moved to the dead letters.
-    parked: int = 0
-    #: Entries that were cleared because their record is gone.
-    dropped: int = 0
-    #: Looked at and left where they were.
-    kept: int = 0
-    #: Of the kept ones, those whose record is not an envelope.
-    unreadable: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """One failed or dead message. Fields of a record that cannot be read are None."""
-
-    pid: str
-    timestamp: float | None
-    attempts: int | None
-    payload: bytes | None
-    #: One stable word, empty when no reason was kept.
-    why: str = ""
-    reason: str = ""
-    #: When it was rejected, seconds since the epoch by the broker's clock.
-    at: float | None = None
-    #: Whether its record, and with it the payload, is still there.
-    recorded: bool = True
-    #: Seconds until the record is dropped; None when it is kept for ever or gone.
-    expires_in: float | None = None
-
-
-#: Called with the counts so far, after each bounded step.
-OnSwept = Callable[[Swept], None]
-
-
-class Maintenance(Protocol):
-    """What a person or a scheduled job does with messages that no worker handles any more. Every step is
-    bounded and happens whole; killed between two steps, nothing is lost and a second run goes on."""
-
-    async def retry(
-        self,
-        queue: str,
-        *,
-        limit: int | None = None,
-        max_attempts: int | None = None,
-        newer_than: float | None = None,
-        older_than: float | None = None,
-        dead: bool = False,
-        on_step: OnSwept = ...,
-    ) -> Swept:
-        """Publish failed messages again, oldest first, each as a new message with one more attempt.
-        `limit` bounds how many are retried. One that was tried `max_attempts` times is parked instead (or
-        stays, with `dead`). Only those published less than `newer_than` and more than `older_than` seconds
-        ago are touched. `dead` takes the dead letters. What fails again meanwhile waits for the next one."""
-        ...
-
-    async def park(
-        self,
-        queue: str,
-        *,
-        limit: int | None = None,
-        max_attempts: int | None = None,
-        older_than: float | None = None,
-        on_step: OnSwept = ...,
-    ) -> Swept:
-        """Move failed messages to the dead letters that were tried `max_attempts` times or were published
-        more than `older_than` seconds ago. Their records are kept. Raises ValueError without a bound."""
-        ...
-
-    async def recover(self, queue: str, on_step: Callable[[Recovered], None] = ...) -> Recovered:
-        """Run the recovery transitions until nothing is due."""
-        ...
-
-    async def promote(self, queue: str, *, everything: bool = False) -> int:
-        """Make delayed retries ready; with `everything` also those that are not due. How many were."""
-        ...
-
-    async def unstage(self, queue: str) -> int:
-        """Return what blocking waits moved into staging to the head of ready, in order. How many were. For a
-        queue whose workers of this protocol are all fenced or gone: nobody else would take it from there."""
-        ...
-
-    async def retained(self, queue: str, *, limit: int = 100, dead: bool = True) -> Sequence[Retained]:
-        """The newest dead (or failed) messages, with the reasons that were kept."""
         ...
 
     async def close(self) -> None: ...

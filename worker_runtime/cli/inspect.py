@@ -20,8 +20,7 @@ from worker_runtime.cli.options import (
     read_settings,
     setting_options,
 )
-from worker_runtime.cli.reading import as_json as reading_as_json
-from worker_runtime.cli.reading import as_text
+from worker_runtime.cli.reading import as_json as reading_as_json, as_text
 from worker_runtime.cli.retained import read_retained, retained_as_json, retained_lines
 
 #: Seconds between two readings when --watch names none.

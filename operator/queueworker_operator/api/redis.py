@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from queueworker_operator.api.schema import Model as _Model
-from queueworker_operator.api.schema import SecretRef
+from queueworker_operator.api.schema import Model as _Model, SecretRef
 
 
 class Topology(StrEnum):

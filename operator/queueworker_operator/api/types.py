@@ -19,11 +19,16 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.redis import Redis
 from queueworker_operator.api.request import Request, RolledBackStatus
 from queueworker_operator.api.rollout import Hold, Reached, Rollout, Step, Strategy
-from queueworker_operator.api.schema import Int32, Int64, SecretRef, Timestamp
-from queueworker_operator.api.schema import Model as _Model
-from queueworker_operator.api.schema import Tolerant as _Tolerant
-from queueworker_operator.api.schema import keyed_by as _keyed_by
-from queueworker_operator.api.schema import whole_seconds as whole_seconds
+from queueworker_operator.api.schema import (
+    Int32,
+    Int64,
+    Model as _Model,
+    SecretRef,
+    Timestamp,
+    Tolerant as _Tolerant,
+    keyed_by as _keyed_by,
+    whole_seconds as whole_seconds,
+)
 from queueworker_operator.api.template import Template
 
 

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from queueworker_operator.api.redis import Topology
 from queueworker_operator.api.revisions import broker_identity
 from queueworker_operator.api.template import worker_container
-from queueworker_operator.api.types import Broker as SpecBroker
-from queueworker_operator.api.types import QueueWorkerSpec
+from queueworker_operator.api.types import Broker as SpecBroker, QueueWorkerSpec
 from queueworker_operator.observe.priority import priority_fact
 from queueworker_operator.observe.provisioning import (
     OF_THE_SPEC,

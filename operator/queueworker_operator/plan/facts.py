@@ -13,10 +13,12 @@ from enum import StrEnum
 from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.types import Protocol
 from queueworker_operator.plan.audit import NOT_AUDITED, AuditFact
-from queueworker_operator.plan.queue_facts import FRESH as FRESH
-from queueworker_operator.plan.queue_facts import QueueFacts as QueueFacts
-from queueworker_operator.plan.queue_facts import Restarts as Restarts
-from queueworker_operator.plan.queue_facts import Unknown as Unknown
+from queueworker_operator.plan.queue_facts import (
+    FRESH as FRESH,
+    QueueFacts as QueueFacts,
+    Restarts as Restarts,
+    Unknown as Unknown,
+)
 from queueworker_operator.plan.samples import NOT_SAMPLED, NotSampled, Samples
 
 

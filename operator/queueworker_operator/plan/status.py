@@ -16,8 +16,7 @@ from queueworker_operator.api.types import (
     Role,
     RolloutStatus,
 )
-from queueworker_operator.plan.broker_words import Word as _Word
-from queueworker_operator.plan.broker_words import broker_words, queue_words
+from queueworker_operator.plan.broker_words import Word as _Word, broker_words, queue_words
 from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.failure_words import failure, remedy, trouble
 from queueworker_operator.plan.gate_words import gates_word
