@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from worker_runtime.brokers.base import BrokerError, OnSwept, Recovered, Retained, Swept, WorkerIdentity
-from worker_runtime.brokers.judging import Counts, Judge, judge_of_park, judge_of_retry
+from worker_runtime.brokers.judging import Counts, Judge, Sweeps
 from worker_runtime.brokers.nats import api, dead
 from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import Stored
@@ -27,7 +27,7 @@ _LOOK = 1.0
 _NOBODY = WorkerIdentity("-", "maintenance")
 
 
-class NatsMaintenance:
+class NatsMaintenance(Sweeps):
     """Implements `Maintenance`. Failed messages are those that a handler rejected without being given up;
     they are in the dead stream with the dead letters."""
 
@@ -37,34 +37,6 @@ class NatsMaintenance:
         self._names_of = names_of
         self._link = link
         self._clock = clock
-
-    async def retry(
-        self,
-        queue: str,
-        *,
-        limit: int | None = None,
-        max_attempts: int | None = None,
-        newer_than: float | None = None,
-        older_than: float | None = None,
-        dead: bool = False,
-        on_step: OnSwept = lambda _: None,
-    ) -> Swept:
-        """See `Maintenance.retry`."""
-        judge = judge_of_retry(max_attempts, newer_than, older_than, dead)
-        return await self._sweep(queue, judge, limit, dead, on_step)
-
-    async def park(
-        self,
-        queue: str,
-        *,
-        limit: int | None = None,
-        max_attempts: int | None = None,
-        older_than: float | None = None,
-        on_step: OnSwept = lambda _: None,
-    ) -> Swept:
-        """See `Maintenance.park`."""
-        judge = judge_of_park(max_attempts, older_than)
-        return await self._sweep(queue, judge, limit, False, on_step)
 
     async def recover(self, queue: str, on_step: Callable[[Recovered], None] = lambda _: None) -> Recovered:
         """Move what is stuck to the dead letters. The server gives back by itself what dead workers left."""

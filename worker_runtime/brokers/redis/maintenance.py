@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from worker_runtime.brokers.base import OnSwept, Recovered, Retained, Swept, Timing, WorkerIdentity
-from worker_runtime.brokers.judging import Counts, Judge, judge_of_park, judge_of_retry
+from worker_runtime.brokers.judging import Counts, Judge, Sweeps
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.keys import QueueKeys
 from worker_runtime.brokers.redis.link import Link
@@ -25,7 +25,7 @@ _LARGEST_STEP = 8 * 1024 * 1024
 _NOBODY = WorkerIdentity("-", "maintenance")
 
 
-class RedisMaintenance:
+class RedisMaintenance(Sweeps):
     """Implements `Maintenance`."""
 
     def __init__(
@@ -39,34 +39,6 @@ class RedisMaintenance:
         self._make_link = make_link
         self._max_takeovers = max_takeovers
         self._links = QueueLinks(keys_of, make_link)
-
-    async def retry(
-        self,
-        queue: str,
-        *,
-        limit: int | None = None,
-        max_attempts: int | None = None,
-        newer_than: float | None = None,
-        older_than: float | None = None,
-        dead: bool = False,
-        on_step: OnSwept = lambda _: None,
-    ) -> Swept:
-        """See `Maintenance.retry`."""
-        judge = judge_of_retry(max_attempts, newer_than, older_than, dead)
-        return await self._sweep(queue, judge, limit, dead, on_step)
-
-    async def park(
-        self,
-        queue: str,
-        *,
-        limit: int | None = None,
-        max_attempts: int | None = None,
-        older_than: float | None = None,
-        on_step: OnSwept = lambda _: None,
-    ) -> Swept:
-        """See `Maintenance.park`."""
-        judge = judge_of_park(max_attempts, older_than)
-        return await self._sweep(queue, judge, limit, False, on_step)
 
     async def recover(self, queue: str, on_step: Callable[[Recovered], None] = lambda _: None) -> Recovered:
         """See `Maintenance.recover`."""
