@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import os
-import random
 import secrets
 import signal
 import socket
@@ -28,7 +27,6 @@ from worker_runtime.brokers.base import (
     Broker,
     BrokerError,
     BrokerRefusedError,
-    BrokerUnavailableError,
     Delivery,
     UnsafePlacementError,
     WorkerIdentity,
@@ -38,12 +36,12 @@ from worker_runtime.execution import describe
 from worker_runtime.hooks import HookKind
 from worker_runtime.job import Job
 from worker_runtime.loading import AppImportError, load_app
-from worker_runtime.pausing import pause
+from worker_runtime.reaching import reach
 from worker_runtime.renewal import Heartbeat, Renewal
 from worker_runtime.settings import SettingsError
 from worker_runtime.state import QueueState
 from worker_runtime.surprises import named
-from worker_runtime.worker import LONGEST_BACKOFF, Worker
+from worker_runtime.worker import Worker
 
 log = logging.getLogger("queueworker.process")
 
@@ -222,49 +220,18 @@ class WorkerProcess:
             raise FatalError(exits.BAD_USAGE, str(error)) from error
         self._display_url = broker.display_url
         try:
-            if not await self._reach(broker, jobs):
-                return exits.STOPPED
+            reached = await reach(broker, [job.queue for job in jobs], self._stop_asked, self._note_problem)
+        except (BrokerRefusedError, UnsafePlacementError) as error:
+            raise FatalError(exits.BROKER, str(error)) from error
+        if not reached:
+            return exits.STOPPED
+        try:
             return await self._consume(app, jobs, broker)
         except RegistrationError as error:
             raise FatalError(exits.FAULT, str(error)) from error
 
-    async def _reach(self, broker: Broker, jobs: list[Job]) -> bool:
-        """Wait for the broker; False when a stop came first. A refusal is fatal, an absence is not: a worker
-        that starts during an outage must not need a restart after it."""
-        attempt = 0
-        while not self._stop_asked.is_set():
-            try:
-                await self._check(broker, jobs)
-            except BrokerUnavailableError as error:
-                attempt += 1
-                if self._starting_problem != str(error):
-                    self._starting_problem = str(error)
-                    log.warning("waits for the broker: %s", error)
-                backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(attempt, 10))
-                await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
-            except (BrokerRefusedError, UnsafePlacementError) as error:
-                raise FatalError(exits.BROKER, str(error)) from error
-            else:
-                self._starting_problem = ""
-                return not self._stop_asked.is_set()
-        return False
-
-    async def _check(self, broker: Broker, jobs: list[Job]) -> None:
-        """Raises what the broker's checks raise. A stop ends it early: an answer may be long in coming."""
-
-        async def check_all() -> None:
-            for job in jobs:
-                await broker.check(job.queue)
-
-        checking, stop = asyncio.ensure_future(check_all()), asyncio.ensure_future(self._stop_asked.wait())
-        try:
-            await asyncio.wait((checking, stop), return_when=asyncio.FIRST_COMPLETED)
-            if checking.done():
-                checking.result()
-        finally:
-            for task in (checking, stop):
-                task.cancel()
-            await asyncio.gather(checking, stop, return_exceptions=True)
+    def _note_problem(self, problem: str) -> None:
+        self._starting_problem = problem
 
     async def _consume(self, app: App, jobs: list[Job], broker: Broker) -> int:
         groups = {group for job in jobs for group in job.groups}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,23 +23,22 @@ from worker_runtime.brokers.base import (
     Outcome,
     Settlement,
 )
+from worker_runtime.confirmed import Confirmed
 from worker_runtime.deferred import Commit, CommitTimeoutError, Deferrals
 from worker_runtime.execution import Execution, Failure, describe
 from worker_runtime.fenced import note_fence
-from worker_runtime.hooks import Hook, HookKind
+from worker_runtime.hooks import Hook
 from worker_runtime.job import Job
 from worker_runtime.keeping import BORNE
 from worker_runtime.logs import current_delivery
-from worker_runtime.message import Context, Message
-from worker_runtime.pausing import pause
+from worker_runtime.message import Context
+from worker_runtime.pausing import back_off, pause
 from worker_runtime.rejection import rejection
 from worker_runtime.state import QueueState
 from worker_runtime.surprises import Surprises
 
 #: Seconds between two questions whether a fence is still there.
 FENCE_PAUSE = 1.0
-#: The longest pause between two attempts to reach a broker that is away, in seconds.
-LONGEST_BACKOFF = 5.0
 #: Entries that one receive asks for at most: the limit of one broker transition.
 LARGEST_RECEIVE = 1_000
 #: A handler that never waits gives the loop a turn after this long, in seconds.
@@ -69,21 +67,17 @@ class Worker:
         self._consumer = consumer
         self._verify = verify
         self._verifying = asyncio.Lock()
-        self._resources = resources
         covering = [hook for hook in hooks if hook.covers(job.groups)]
-        self._success_hooks = [hook for hook in covering if hook.kind is HookKind.SUCCESS]
         self._pool = None if job.is_async else ThreadPoolExecutor(job.coroutines, f"queueworker {job.queue}")
         self._deferrals = Deferrals(state.deferred, job.commit_timeout)
         self._execution = Execution(job, covering, resources, self._pool, self._deferrals)
         self._buffer: list[Settlement] = []
         self._settling = 0
-        #: Confirmed messages whose success hooks have not run yet, with their contexts.
-        self._confirmed: deque[tuple[Delivery, Context | None]] = deque()
+        self._confirmed = Confirmed(covering, self._execution, resources, self._note_progress)
         self._contexts: dict[int, Context] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._room = asyncio.Event()
         self._to_settle = asyncio.Event()
-        self._to_confirm = asyncio.Event()
         self._progress = asyncio.Event()
         self._stop_asked = asyncio.Event()
         #: The same fact as a plain attribute, for the handlers to read once a message.
@@ -106,7 +100,7 @@ class Worker:
         self._tasks = [
             self._receiver,
             asyncio.create_task(self._settle_loop(), name=f"settle {self.job.queue}"),
-            asyncio.create_task(self._confirm_loop(), name=f"confirm {self.job.queue}"),
+            asyncio.create_task(self._confirmed.tell(), name=f"confirm {self.job.queue}"),
             asyncio.create_task(self._deferred_loop(), name=f"deferred {self.job.queue}"),
             *self._handlers,
         ]
@@ -150,7 +144,7 @@ class Worker:
         assert self._receiver is not None
         await asyncio.wait([self._receiver])
         self._release_waiting()
-        while self.state.outstanding or self._confirmed:
+        while self.state.outstanding or len(self._confirmed):
             self._progress.clear()
             await self._progress.wait()
 
@@ -199,8 +193,7 @@ class Worker:
                     refused = isinstance(error, BrokerRefusedError)
                     log.warning("broker lost: %s", error, extra=self._extra)
                 state.broker_problem = describe(error) if not isinstance(error, BrokerError) else str(error)
-                backoff = min(LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10))
-                await pause(backoff * random.uniform(0.5, 1.0), self._stop_asked)
+                await back_off(failures, self._stop_asked)
                 continue
             state.silence.receive = 0.0
             if failures:
@@ -349,6 +342,10 @@ class Worker:
         self.state.outstanding.pop(id(delivery), None)
         if self.state.lost:
             self.state.lost.pop(id(delivery), None)
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        """There may be room to receive, and less to wait for."""
         self._room.set()
         self._progress.set()
 
@@ -393,9 +390,8 @@ class Worker:
         context = self._contexts.pop(id(delivery), None) if self._contexts else None
         if outcome is Outcome.COMMITTED:
             state.committed += 1
-            if self._success_hooks:
-                self._confirmed.append((delivery, context))
-                self._to_confirm.set()
+            if self._confirmed.hooks:
+                self._confirmed.add(delivery, context)
         elif outcome is Outcome.REJECTED:
             state.rejected += 1
             if settlement.action is Action.RETRY:
@@ -413,21 +409,4 @@ class Worker:
         else:
             state.unknown += 1
             self._surprises.note(outcome, delivery.pid, text)
-        self._room.set()
-        self._progress.set()
-
-    async def _confirm_loop(self) -> None:
-        """Run success hooks, each after the confirmation of its own message."""
-        while True:
-            if not self._confirmed:
-                self._to_confirm.clear()
-                await self._to_confirm.wait()
-                continue
-            delivery, context = self._confirmed[0]
-            current_delivery.set(delivery)
-            context = context or Context(Message.of(delivery), self._resources)
-            for hook in self._success_hooks:
-                await self._execution.run_aside(hook, context)
-            self._confirmed.popleft()
-            self._room.set()
-            self._progress.set()
+        self._note_progress()
