@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import click
 
 from worker_runtime.app import App, timing_from
-from worker_runtime.brokers.base import MAX_TAKEOVERS, BrokerRefusedError, Maintenance, Role, Timing
-from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE
+from worker_runtime.brokers.base import (
+    MAX_TAKEOVERS,
+    BrokerRefusedError,
+    Maintenance,
+    OnSwept,
+    Role,
+    Swept,
+    Timing,
+)
+from worker_runtime.cli.options import BROKER_FIELDS, PATIENCE, broker_errors
 from worker_runtime.settings import Settings
 
 #: Seconds; below every ack wait.
@@ -61,3 +71,39 @@ class Progress:
     def end(self) -> None:
         if self._written:
             click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def run_sweep(
+    settings: Settings,
+    queue: str,
+    sweep: Callable[[Maintenance, OnSwept], Awaitable[Swept]],
+    shown: Callable[[Swept], str],
+    *,
+    quiet: bool,
+) -> Swept:
+    """Run a sweep to its end; `shown` says on a terminal how far it is. A broker that cannot be used ends
+    the command."""
+    progress = Progress(quiet=quiet)
+
+    async def run() -> Swept:
+        async with maintenance_of(settings, queue) as maintenance:
+            return await sweep(maintenance, lambda swept: progress.show(shown(swept)))
+
+    with broker_errors("What was moved before is moved; run the command again for the rest."):
+        try:
+            return asyncio.run(run())
+        finally:
+            progress.end()
+
+
+def print_sweep(
+    queue: str, swept: Swept, done: str, besides: Sequence[tuple[int, str]], cannot: str, *, as_json: bool
+) -> None:
+    """What a sweep did: `done`, and those of `besides` that are not 0. `cannot` is what cannot happen to a
+    message without an envelope."""
+    if as_json:
+        click.echo(json.dumps({"queue": queue, **asdict(swept)}))
+        return
+    click.echo(", ".join((done, *(f"{count:,} {text}" for count, text in besides if count))) + ".")
+    if swept.unreadable:
+        click.echo(f"Of those left, {swept.unreadable:,} hold no envelope and cannot be {cannot}.", err=True)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from dataclasses import asdict
 from typing import Any
 
 import click
 
-from worker_runtime.brokers.base import Swept
-from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, Progress, maintenance_of
-from worker_runtime.cli.options import Seconds, broker_errors, read_settings, setting_options
+from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, print_sweep, run_sweep
+from worker_runtime.cli.options import Seconds, read_settings, setting_options
 
 _COUNT = click.IntRange(min=1)
 _SECONDS = Seconds(min=0, min_open=True)
@@ -41,31 +37,18 @@ def park_command(
     if max_attempts is None and older_than is None:
         raise click.UsageError("Say which messages: give --max-attempts, --older-than or both.")
     settings, _ = read_settings(flags)
-    progress = Progress(quiet=as_json)
-
-    async def run() -> Swept:
-        async with maintenance_of(settings, queue) as maintenance:
-            return await maintenance.park(
-                queue,
-                limit=limit,
-                max_attempts=max_attempts,
-                older_than=older_than,
-                on_step=lambda swept: progress.show(f"Parked {swept.parked:,}"),
-            )
-
-    with broker_errors("What was moved before is moved; run the command again for the rest."):
-        try:
-            swept = asyncio.run(run())
-        finally:
-            progress.end()
-    if as_json:
-        click.echo(json.dumps({"queue": queue, **asdict(swept)}))
-        return
-    parts = [f"Parked {swept.parked:,} failed messages of {queue} in the dead letters"]
-    if swept.dropped:
-        parts.append(f"{swept.dropped:,} cleared since their record is gone")
-    if swept.kept:
-        parts.append(f"{swept.kept:,} left where they were")
-    click.echo(", ".join(parts) + ".")
-    if swept.unreadable:
-        click.echo(f"Of those left, {swept.unreadable:,} hold no envelope and cannot be judged.", err=True)
+    swept = run_sweep(
+        settings,
+        queue,
+        lambda maintenance, on_step: maintenance.park(
+            queue, limit=limit, max_attempts=max_attempts, older_than=older_than, on_step=on_step
+        ),
+        lambda so_far: f"Parked {so_far.parked:,}",
+        quiet=as_json,
+    )
+    besides = (
+        (swept.dropped, "cleared since their record is gone"),
+        (swept.kept, "left where they were"),
+    )
+    done = f"Parked {swept.parked:,} failed messages of {queue} in the dead letters"
+    print_sweep(queue, swept, done, besides, "judged", as_json=as_json)

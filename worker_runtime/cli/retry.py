@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from dataclasses import asdict
 from typing import Any
 
 import click
 
-from worker_runtime.brokers.base import Swept
-from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, Progress, maintenance_of
-from worker_runtime.cli.options import Seconds, broker_errors, read_settings, setting_options
+from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, print_sweep, run_sweep
+from worker_runtime.cli.options import Seconds, read_settings, setting_options
 
 _COUNT = click.IntRange(min=1)
 _SECONDS = Seconds(min=0, min_open=True)
@@ -46,37 +42,25 @@ def retry_command(
     Exit codes: 0 done, 2 bad usage, 3 the broker cannot be used.
     """
     settings, _ = read_settings(flags)
-    progress = Progress(quiet=as_json)
-
-    async def run() -> Swept:
-        async with maintenance_of(settings, queue) as maintenance:
-            return await maintenance.retry(
-                queue,
-                limit=limit,
-                max_attempts=max_attempts,
-                newer_than=newer_than,
-                older_than=older_than,
-                dead=dead,
-                on_step=lambda swept: progress.show(f"Retried {swept.retried:,}, parked {swept.parked:,}"),
-            )
-
-    with broker_errors("What was moved before is moved; run the command again for the rest."):
-        try:
-            swept = asyncio.run(run())
-        finally:
-            progress.end()
-    if as_json:
-        click.echo(json.dumps({"queue": queue, **asdict(swept)}))
-        return
-    source = "dead letters" if dead else "failed messages"
-    parts = [f"Retried {swept.retried:,} {source} of {queue}"]
-    for count, text in (
+    swept = run_sweep(
+        settings,
+        queue,
+        lambda maintenance, on_step: maintenance.retry(
+            queue,
+            limit=limit,
+            max_attempts=max_attempts,
+            newer_than=newer_than,
+            older_than=older_than,
+            dead=dead,
+            on_step=on_step,
+        ),
+        lambda so_far: f"Retried {so_far.retried:,}, parked {so_far.parked:,}",
+        quiet=as_json,
+    )
+    besides = (
         (swept.parked, "parked in the dead letters"),
         (swept.dropped, "cleared since their record is gone"),
         (swept.kept, "left where they were"),
-    ):
-        if count:
-            parts.append(f"{count:,} {text}")
-    click.echo(", ".join(parts) + ".")
-    if swept.unreadable:
-        click.echo(f"Of those left, {swept.unreadable:,} hold no envelope and cannot be retried.", err=True)
+    )
+    done = f"Retried {swept.retried:,} {'dead letters' if dead else 'failed messages'} of {queue}"
+    print_sweep(queue, swept, done, besides, "retried", as_json=as_json)
