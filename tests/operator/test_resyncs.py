@@ -13,11 +13,16 @@ from typing import Any
 
 from aiohttp import web
 
+from queueworker_operator.act.executor import Executor, Verified
+from queueworker_operator.api.parse import parse
+from queueworker_operator.observe.cluster import Look, made_of
+from queueworker_operator.plan.actions import ApplyRevision
+from queueworker_operator.plan.facts import Facts
 from queueworker_operator.run.controller import Controller
 from queueworker_operator.run.lease import Lease
 from queueworker_operator.run.metrics import OperatorMetrics
 from tests.operator.api_stand_in import served
-from tests.operator.resources import body
+from tests.operator.resources import NOBODY_LOOKED, START, body
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 SECONDS = 60.0
@@ -153,3 +158,18 @@ async def test_after_a_restart_each_deployment_is_compared_once_and_only_after_t
         assert len({name for name, _ in compared}) == 30
         assert {resyncs for _, resyncs in compared} == {1}
         assert cluster.compared.empty()
+
+
+async def test_a_deployment_that_was_just_made_is_known_and_compared_with_nothing(tmp_path: Path) -> None:
+    given = resource("new", "redis://nowhere")
+    cluster, parsed = Cluster([given]), parse(given)
+    (name, revision), *_ = made_of(parsed).items()
+    nothing = Look(Facts(NOBODY_LOOKED, NOBODY_LOOKED, NOBODY_LOOKED), {}, {name: revision})
+    async with served(cluster.answer, tmp_path) as api:
+        lease = Lease(api, "workers", "operator", "me", clock=asyncio.get_running_loop().time)
+        await lease.acquire()
+        executor = Executor(api, lease, lambda: START, "me", given, parsed, nothing)
+        await executor.run((ApplyRevision(revision, 0),))
+        known = await executor.put_back({})
+    assert known == {name: Verified(name, 1)}
+    assert cluster.compared.empty()

@@ -100,6 +100,8 @@ class Executor:
     audit_refused: tuple[str, str] | None = None
     #: Whether any request changed something, apart from events.
     wrote: int = 0
+    #: Deployments as this pass applied them, by name.
+    _applied: dict[str, Verified] = field(default_factory=dict)
     _versions: dict[str, str] = field(default_factory=dict)
     _stamped: bool = False
 
@@ -122,9 +124,12 @@ class Executor:
 
     async def _put_back(self, target: Revision, verified: Verified | None) -> Verified | None:
         child = self.look.children.get(target.deployment)
-        if child is None or child.facts.conflict or not child.facts.owned:
+        if child is None:
+            # To apply once more what was just applied would change nothing: nobody need ask.
+            return self._applied.get(target.deployment, verified)
+        if child.facts.conflict or not child.facts.owned:
             return verified
-        now = Verified(child.uid, int(child.body["metadata"]["generation"]))
+        now = _verified(child.body)
         if verified == now and not child.mislabelled:
             return verified
         ours = render(self.resource.metadata, target, child.facts.desired, child.epoch)
@@ -148,7 +153,7 @@ class Executor:
         self._permit()
         written = await self.api.apply(path, ours)
         self._wrote(child, written)
-        return Verified(child.uid, int(written["metadata"]["generation"]))
+        return _verified(written)
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -208,10 +213,11 @@ class Executor:
         body = render(self.resource.metadata, revision, action.replicas, self.lease.epoch)
         self._permit()
         try:
-            await self.api.apply(deployments(namespace, revision.deployment), body)
+            made = await self.api.apply(deployments(namespace, revision.deployment), body)
         except RefusedError as error:
             self.refusal = Refusal(revision.name, error.message)
             return
+        self._applied[revision.deployment] = _verified(made)
         self.wrote += 1
         log.info("created", extra={"deployment": revision.deployment, "replicas": action.replicas})
 
@@ -396,3 +402,8 @@ class Executor:
 
     def _permit(self) -> None:
         self.lease.permit()
+
+
+def _verified(deployment: Body) -> Verified:
+    metadata = deployment["metadata"]
+    return Verified(metadata["uid"], int(metadata["generation"]))
