@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from queueworker_operator.api.types import QueueWorkerSpec
+from queueworker_operator.observe import checks as checks_module
 from queueworker_operator.observe.access import Access
 from queueworker_operator.observe.brokers import observe_broker
 from queueworker_operator.observe.checks import Asker, BrokerChecks
@@ -68,7 +69,11 @@ async def until(checks: BrokerChecks, url: str, verdict: BrokerVerdict) -> Broke
             await asyncio.sleep(0.05)
 
 
-async def test_a_broker_that_answers_is_waited_for(checks: BrokerChecks, healthy: str) -> None:
+async def test_a_broker_that_answers_is_waited_for(
+    checks: BrokerChecks, healthy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine that is busy takes longer than the moment that a pass has.
+    monkeypatch.setattr(checks_module, "PATIENCE", SECONDS)
     found = await asyncio.gather(*(check(checks, healthy, f"q{number}") for number in range(30)))
     assert {one.verdict for one in found if isinstance(one, BrokerCheck)} == {BrokerVerdict.REACHABLE}
     assert not any(isinstance(one, Unknown) for one in found)
@@ -91,10 +96,11 @@ async def test_a_hundred_queues_on_a_silent_one_delay_no_other(
 ) -> None:
     waiting = [asyncio.ensure_future(check(checks, silent.url, f"q{number}")) for number in range(100)]
     await asyncio.sleep(0)
-    found = await check(checks, healthy)
-    assert isinstance(found, BrokerCheck)
-    assert found.verdict is BrokerVerdict.REACHABLE
-    await asyncio.gather(*waiting)
+    await until(checks, healthy, BrokerVerdict.REACHABLE)
+    assert not any(
+        isinstance(one, BrokerCheck) and one.verdict is BrokerVerdict.REACHABLE
+        for one in await asyncio.gather(*waiting)
+    )
 
 
 async def test_a_silent_one_is_asked_again_without_anybody_waiting_and_its_return_is_noticed(
@@ -146,6 +152,13 @@ async def ask(checks: BrokerChecks, url: str, name: str) -> BrokerVerdict | None
     return found.verdict if isinstance(found, BrokerCheck) else None
 
 
+async def is_told(checks: BrokerChecks, url: str, name: str, verdict: BrokerVerdict) -> None:
+    """Asks again until that is the answer: on a busy machine it may come after nobody waits for it."""
+    async with asyncio.timeout(SECONDS):
+        while await ask(checks, url, name) is not verdict:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 async def test_all_on_a_broker_are_told_when_it_falls_silent_and_when_it_is_back_and_nobody_else(
     healthy: str,
 ) -> None:
@@ -154,18 +167,19 @@ async def test_all_on_a_broker_are_told_when_it_falls_silent_and_when_it_is_back
     with EmbeddedRedis() as sick:
         try:
             for name in ("a", "b"):
-                assert await ask(checks, sick.url, name) is BrokerVerdict.REACHABLE
-            assert await ask(checks, healthy, "well") is BrokerVerdict.REACHABLE
+                await is_told(checks, sick.url, name, BrokerVerdict.REACHABLE)
+            await is_told(checks, healthy, "well", BrokerVerdict.REACHABLE)
+            news.told.clear()
             sick.send(signal.SIGSTOP)
             assert await ask(checks, sick.url, "c") is None, "not known yet, and not waited for"
             await news.until("a", "b", "c")
             for name in ("a", "b", "c"):
-                assert await ask(checks, sick.url, name) is BrokerVerdict.TIMEOUT
+                await is_told(checks, sick.url, name, BrokerVerdict.TIMEOUT)
             news.told.clear()
             sick.send(signal.SIGCONT)
             await news.until("a", "b", "c")
             for name in ("a", "b", "c"):
-                assert await ask(checks, sick.url, name) is BrokerVerdict.REACHABLE
+                await is_told(checks, sick.url, name, BrokerVerdict.REACHABLE)
             assert "well" not in news.told
         finally:
             sick.send(signal.SIGCONT)

@@ -25,6 +25,8 @@ from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 NAMESPACE, QUEUE = "utopia-queue", "stats-usage"
+#: Nothing expires by itself while a test runs, and it does for the one that is about that.
+CALM = Timing(expiry=600, reservation=600, block=0.05)
 SOON = Timing(expiry=0.5, reservation=0.5, block=0.05)
 IDENTITY = WorkerIdentity("h1-1", "w1")
 
@@ -57,7 +59,7 @@ async def broker(server: EmbeddedRedis) -> Broker:
     import redis
 
     redis.Redis.from_url(server.url).flushall()
-    return broker_from_url(server.url, NAMESPACE, SOON)
+    return broker_from_url(server.url, NAMESPACE, CALM)
 
 
 class Reader:
@@ -157,7 +159,7 @@ async def test_quiet_begins_anew_with_every_movement(broker: Broker, reader: Rea
 
 async def test_what_the_operator_returns_to_the_queue(broker: Broker, reader: Reader) -> None:
     await publish(broker, 3)
-    consumer = broker.consumer(QUEUE, IDENTITY)
+    consumer = broker_from_url(reader.access.url, NAMESPACE, SOON).consumer(QUEUE, IDENTITY)
     one, two = (await consumer.receive(2)).deliveries
     await consumer.settle([Settlement(one, Action.RETRY, delay=3600)], lambda *_: None)
     await consumer.close()  # and the other is left behind

@@ -134,7 +134,7 @@ async def heard(api: ApiServer) -> AsyncIterator[Heard]:
     heard = Heard()
     watches = Watches(api, ("shop",), heard.report, heard.miss, first_wait=0.05)
     running = asyncio.create_task(watches.run())
-    await watches.begun(1.0)
+    await watches.begun(SECONDS)
     yield heard
     assert not running.done(), "watches never end by themselves"
     running.cancel()
