@@ -87,7 +87,7 @@ async def test_a_worker_that_stops_does_not_wait_for_the_end_of_a_move(
 ) -> None:
     """What the nodes refused did not run, so the next settlement of the same deliveries counts."""
     await on_six.publish(*PAYLOADS)
-    consumer = on_six.consumer(timing=dataclasses.replace(SOON, command_timeout=1))
+    consumer = on_six.consumer(timing=dataclasses.replace(SOON, command_timeout=3))
     deliveries = (await receive(consumer)).deliveries
     moving = await move()
     consumer.interrupt()

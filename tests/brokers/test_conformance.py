@@ -337,12 +337,15 @@ async def test_many_consumers_share_without_twins(site: Site) -> None:
 
     async def work(name: str) -> None:
         consumer = site.consumer(name, timing=quick)
-        while deliveries := (await receive(consumer, 7)).deliveries:
+        # A wait that brings nothing is not the end: a busy server may be late.
+        while len(seen) < 500:
+            deliveries = (await receive(consumer, 7)).deliveries
             seen.extend(one.payload for one in deliveries)
-            assert set(await settle(consumer, deliveries, Action.COMMIT)) == {Outcome.COMMITTED}
+            assert set(await settle(consumer, deliveries, Action.COMMIT)) <= {Outcome.COMMITTED}
 
     await asyncio.gather(*(work(f"w{n}") for n in range(4)))
     assert sorted(seen) == sorted(numbered(500))
+    assert not site.free(await site.read())
 
 
 async def test_what_is_not_json_is_not_published(site: Site) -> None:

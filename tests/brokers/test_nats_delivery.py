@@ -108,7 +108,7 @@ async def test_work_that_is_given_back_again_and_again_is_not_charged(on_nats: N
 
 
 async def test_a_message_that_nobody_survives_is_a_dead_letter_before_it_runs(on_nats: NatsSite) -> None:
-    await on_nats.provision(ack_wait=0.5, update=True)
+    await on_nats.provision(ack_wait=BRIEF, update=True)
     [pid] = await on_nats.publish(b'{"kills":1}')
 
     def consumer(worker: str) -> Consumer:

@@ -31,8 +31,8 @@ from worker_runtime.brokers.nats.names import DURABLE
 #: The version of the Redis server makes no difference.
 pytestmark = pytest.mark.any_server
 
-#: A lost answer is given up soon; nothing else in these tests takes as long.
-SHORT = dataclasses.replace(CALM, command_timeout=1.0)
+#: A lost answer is given up soon; nothing else in these tests takes as long, on a busy machine either.
+SHORT = dataclasses.replace(CALM, command_timeout=3.0)
 
 
 def on_ack(*faults: Fault) -> Rule:
@@ -227,7 +227,10 @@ async def test_a_pull_that_fails_says_why_and_the_next_one_works(
         with pytest.raises(kind, match=text):
             await receive(consumer)
         await on_nats.publish(b"1")
-        assert [one.payload for one in (await receive(consumer)).deliveries] == [b"1"]
+        got: list[Delivery] = []
+        while not got:  # the time of a pull may be over before a busy server has looked at it
+            got += (await receive(consumer)).deliveries
+        assert [one.payload for one in got] == [b"1"]
 
 
 async def test_a_heartbeat_ends_no_pull(on_nats: NatsSite, nats_server: EmbeddedNats) -> None:
@@ -285,7 +288,7 @@ async def test_a_stream_that_is_deleted_under_a_worker_and_made_again(on_nats: N
     with pytest.raises(BrokerUnavailableError, match="its consumer is gone"):
         await renewer.extend(held)
     assert await settle(consumer, held[:1], Action.COMMIT) == [Outcome.MISSING]
-    publisher = on_nats.nats(dataclasses.replace(CALM, command_timeout=0.5)).publisher()
+    publisher = on_nats.nats(dataclasses.replace(CALM, command_timeout=2)).publisher()
     with pytest.raises(BrokerUnavailableError, match="queueworker provision"):
         await publisher.publish_many("q", [b"3"])
     await publisher.close()
@@ -410,15 +413,15 @@ async def test_a_dead_letter_that_is_not_confirmed_stays_in_the_queue(
 
 
 async def test_what_lay_unread_for_longer_than_the_ack_wait_is_not_run(on_nats: NatsSite) -> None:
-    await on_nats.provision(ack_wait=1, update=True)
-    consumer = on_nats.consumer(timing=dataclasses.replace(CALM, expiry=1))
+    await on_nats.provision(ack_wait=2, update=True)
+    consumer = on_nats.consumer(timing=dataclasses.replace(CALM, expiry=2))
     waiting = asyncio.create_task(consumer.receive(1))
     await eventually(on_nats.somebody_waits)
     publishing = threading.Thread(target=lambda: asyncio.run(on_nats.publish(b"1")))
     publishing.start()
     # The loop stands still, as in a handler that blocks or a process that is paused.
     publishing.join()
-    time.sleep(1.5)  # noqa: ASYNC251
+    time.sleep(2.5)  # noqa: ASYNC251
     [delivery] = (await waiting).deliveries
     # The first delivery was handed out again before it was read.
     assert delivery.attempts == 1
@@ -506,6 +509,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing_that_it_confirme
         consumer = site.consumer(timing=timing)
         committed: list[bytes] = []
         seen_after: list[bytes] = []
+        #: Their acknowledgement may have been the last thing that the server did.
         unknown: set[bytes] = set()
         killed = asyncio.Event()
 
@@ -521,7 +525,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing_that_it_confirme
 
         confirmed_before: set[bytes] = set()
         async with asyncio.timeout(PATIENCE):
-            while len(set(committed)) < len(payloads):
+            while not committed or killed.is_set() or await site.stored(site.names.stream):
                 if killed.is_set():
                     killed.clear()
                     confirmed_before = set(committed)
@@ -536,4 +540,5 @@ async def test_a_server_that_is_killed_under_load_loses_nothing_that_it_confirme
                 await consumer.settle([Settlement(one, Action.COMMIT) for one in deliveries], note)
         assert confirmed_before
         assert not confirmed_before & set(seen_after)
+        assert set(committed) | unknown == set(payloads)
         await site.close()

@@ -201,7 +201,7 @@ async def test_a_stream_of_somebody_else_does_not_take_what_is_published(on_nats
 async def test_a_queue_that_is_not_there_is_refused_with_the_command_that_makes_it(on_nats: NatsSite) -> None:
     with pytest.raises(BrokerRefusedError, match="queueworker provision nowhere"):
         await on_nats.nats().check("nowhere")
-    publisher = on_nats.nats(dataclasses.replace(CALM, command_timeout=0.5)).publisher()
+    publisher = on_nats.nats(dataclasses.replace(CALM, command_timeout=2)).publisher()
     with pytest.raises(BrokerUnavailableError, match="queueworker provision"):
         await publisher.publish_many("nowhere", [b"1"])
     await publisher.close()

@@ -254,11 +254,12 @@ async def test_what_was_not_sent_is_settled_after_an_outage_of_several_command_t
 ) -> None:
     site = make_site(redis_appendonly.url, redis.Redis(port=redis_appendonly.port), "ns")
     await site.publish(*PAYLOADS)
-    consumer = site.consumer(timing=dataclasses.replace(CALM, command_timeout=0.2))
+    # Longer than a busy server takes for one command, and not as long as the outage.
+    consumer = site.consumer(timing=dataclasses.replace(CALM, command_timeout=1.5))
     deliveries = (await receive(consumer)).deliveries
     redis_appendonly.kill()
     settling = asyncio.ensure_future(settle(consumer, deliveries, Action.COMMIT))
-    assert not (await asyncio.wait((settling,), timeout=1.0))[0], "it is not given up while it may succeed"
+    assert not (await asyncio.wait((settling,), timeout=5.0))[0], "it is not given up while it may succeed"
     redis_appendonly.restart()
     assert set(await settling) == {Outcome.COMMITTED}
 
@@ -313,9 +314,9 @@ async def test_consuming_resumes_after_a_restart(
 async def test_a_server_that_stays_silent_is_reported(standalone: Site, redis_server: EmbeddedRedis) -> None:
     await standalone.publish(*PAYLOADS)
     async with FaultProxy(redis_server.port, before=once("reserve", Fault.HOLD_REPLY, times=2)) as proxy:
-        quick = dataclasses.replace(CALM, command_timeout=1.5)
+        quick = dataclasses.replace(CALM, command_timeout=3)
         consumer = standalone.consumer(timing=quick, url=proxy.url)
-        with pytest.raises(BrokerUnavailableError, match=r"no answer within 1\.5 s"):
+        with pytest.raises(BrokerUnavailableError, match=r"no answer within 3 s"):
             await receive(consumer)
         assert len((await receive(consumer)).deliveries) == 4
         proxy.let_go.set()
