@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,7 +18,7 @@ from tests.brokers.nats_proxy import Fault, NatsProxy, Sent
 from tests.nats_cluster import NatsCluster
 from tests.runtime.running import PATIENCE, wait_until
 from tests.services import EmbeddedNats
-from worker_runtime.brokers.base import QueueReading
+from worker_runtime.brokers.base import BrokerError, QueueReading
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.address import parse_address
 from worker_runtime.brokers.nats.link import Link
@@ -76,30 +77,77 @@ def test_kills_lose_nothing_and_the_streams_are_gone_afterwards(tmp_path: Path) 
     assert not list(tmp_path.iterdir()), "the record of a run without a fault is removed"
 
 
+def _chaos_until(
+    happened: Callable[[int], bool], what: str, tmp_path: Path, *arguments: str
+) -> dict[str, Any]:
+    """The result of harm that ends when `happened` says so of the process with that id: not by the clock."""
+    process = subprocess.Popen(
+        _command("--minutes", "60", "--server-faults", "--json", *arguments),
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: happened(process.pid) or process.poll() is not None, what)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=_LONG)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out + err
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
 def test_a_private_server_that_is_killed_meanwhile(tmp_path: Path) -> None:
-    ran = _chaos(tmp_path, "--broker", "embedded-nats", "--minutes", "0.15", "--server-faults", "--json")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    result = json.loads(ran.stdout)
+    seen: set[int] = set()
+
+    def restarted(pid: int) -> bool:
+        seen.update(child for child in _children(pid) if _program(child) == "nats-server")
+        return len(seen) >= 2
+
+    result = _chaos_until(restarted, "a server that was started again", tmp_path, "--broker", "embedded-nats")
     assert _right(result)
     assert result["failovers"] >= 1
 
 
+def _children(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def _program(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
 def test_a_cluster_whose_leaders_change_meanwhile(tmp_path: Path) -> None:
+    changes: list[str] = []
+
+    async def leader(link: Link) -> str:
+        info = await api.stream_info(link, "Q_MOVES")
+        return str((info or {}).get("cluster", {}).get("leader") or "")
+
     with NatsCluster() as cluster:
-        arguments = (
-            "--broker",
-            cluster.url,
-            "--minutes",
-            "0.15",
-            "--workers",
-            "4",
-            "--server-faults",
-            "--json",
-        )
-        ran = _chaos(tmp_path, *arguments)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+        def changed_twice(_: int) -> bool:
+            """Before the second change begins, the run has seen the end of the first."""
+            try:
+                now = _ask(cluster.url, leader)
+            except BrokerError:
+                return False
+            if now and changes[-1:] != [now]:
+                changes.append(now)
+            return len(changes) > 2
+
+        arguments = ("--broker", cluster.url, "--namespace", "moves", "--workers", "4")
+        result = _chaos_until(changed_twice, "two changes of the leader", tmp_path, *arguments)
         assert _ask(cluster.url, _streams) == []
-    result = json.loads(ran.stdout)
     assert _right(result)
     assert result["failovers"] >= 1
 
