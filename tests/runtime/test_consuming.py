@@ -22,6 +22,20 @@ BRIEF = """
 """
 
 
+#: The handlers begin when a file called "go" appears.
+BRIEF_LATER = """
+    import asyncio, pathlib
+    from worker_runtime import App
+    app = App.from_env()
+
+    @app.job("q", prefetch=100)
+    async def brief(payload: dict) -> None:
+        while not pathlib.Path("go").exists():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.001)
+"""
+
+
 def test_prefetch_bounds_everything_unacknowledged(bench: Bench) -> None:
     bench.publish("q", *["{}"] * 2000)
     over = threading.Event()
@@ -33,15 +47,18 @@ def test_prefetch_bounds_everything_unacknowledged(bench: Bench) -> None:
 
     sampler = threading.Thread(target=sample)
     sampler.start()
-    sums = []
+    sums: list[int] = []
     try:
-        worker = bench.run(BRIEF).consuming()
-        while bench.succeeded() < 2000:
+        worker = bench.run(BRIEF_LATER).consuming()
+        # A sampler that gets no turn, or a worker that is quick, must not hide that it is used up.
+        wait_until(lambda: 100 in owned, "the prefetch to be used up")
+        while not sums or bench.succeeded() < 2000:
             queue = worker.status()["queues"]["q"]
             gauges = (queue["waiting"], queue["running"], queue["unconfirmed"])
             assert min(gauges) >= 0
             assert queue["running"] <= 1
             sums.append(sum(gauges))
+            (worker.directory / "go").touch()
     finally:
         over.set()
         sampler.join()

@@ -10,22 +10,26 @@ from collections import Counter
 from tests.runtime.conftest import Bench
 from tests.runtime.running import EXPIRES_SOON, gone, queueworker, wait_until
 
-#: Three handlers at once, each 10 ms, so that a kill always finds waiting and running work.
+#: Three handlers at once, each 10 ms; one that is told to wait does so until a file called "go" appears.
 SLOW = """
-    import asyncio
+    import asyncio, pathlib
     from worker_runtime import App, Message
     app = App.from_env()
 
     @app.job("q", coroutines=3, prefetch=40)
     async def slow(payload: dict, message: Message) -> None:
         await asyncio.sleep(0.01)
+        while "waits" in payload and not pathlib.Path("go").exists():
+            await asyncio.sleep(0.01)
         with open("ran", "a") as file:
             file.write(message.pid + "\\n")
 """
+#: Behind other work: however late a kill comes, it finds a running handler.
+LAST = '{"waits": true}'
 
 
 def test_nothing_is_lost_when_everything_of_a_worker_is_killed_half_way(bench: Bench) -> None:
-    pids = bench.publish("q", *["{}"] * 300)
+    pids = bench.publish("q", *["{}"] * 299, LAST)
     first = bench.run(SLOW, "--processes", "2", *EXPIRES_SOON)
     wait_until(lambda: len(first.wrote()) > 60, "some work")
     first.kill_group()
@@ -33,6 +37,7 @@ def test_nothing_is_lost_when_everything_of_a_worker_is_killed_half_way(bench: B
     assert done_before < 300
     held = bench.count("owners")
     assert 0 < held <= 80
+    (first.directory / "go").touch()
 
     second = bench.run(SLOW, *EXPIRES_SOON)
     wait_until(lambda: bench.succeeded() == 300, "all work to be done by another worker")

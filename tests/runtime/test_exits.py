@@ -199,8 +199,11 @@ def test_two_signals_at_once_are_one_request(bench: Bench) -> None:
     bench.publish("q", *["{}"] * 3)
     worker = bench.run(GATED).consuming()
     wait_until(lambda: worker.wrote("began"), "a running handler")
+    # It sees both when it goes on, however long this test takes to send them.
+    worker.signal(signal.SIGSTOP)
     worker.signal(signal.SIGTERM)
     worker.signal(signal.SIGINT)  # another number, since the kernel makes one of two that are the same
+    worker.signal(signal.SIGCONT)
     wait_until(lambda: len(bench.ready()) == 2, "the graceful stop")
     (worker.directory / "go").touch()
     assert worker.ended() == 0

@@ -68,8 +68,8 @@ def test_a_fenced_worker_receives_nothing_stays_ready_and_begins_again(bench: Be
     told = json.loads(command(bench, "unfence", "q", "--revision", "r1", "--json"))
     assert told == {"queue": "q", "revision": "r1", "fenced": False, "changed": True, "fences": {}}
     wait_until(lambda: len(worker.wrote()) == 2, "both messages after the fence")
-    assert worker.status()["receiving"]
-    assert worker.get("/readyz") == (200, "ok\n")
+    wait_until(lambda: worker.status()["receiving"], "receiving in /status")
+    wait_until(lambda: worker.get("/readyz") == (200, "ok\n"), "no fence in /readyz")
     nothing = command(bench, "unfence", "q", "--revision", "r1")
     assert nothing.strip() == "Nothing was lifted: q had no fence on revision r1."
     assert worker.stop() == 0
@@ -234,7 +234,7 @@ def test_a_worker_whose_handler_blocks_its_loop_stays_on_the_list(bench: Bench) 
         "--expiry-seconds",
         "4",
     ).consuming()
-    (name,) = bench.client.zrange(bench.key("workers"), 0, -1)
+    (name,) = wait_until(lambda: bench.client.zrange(bench.key("workers"), 0, -1), "its announcement")
     (first,) = bench.client.zrange(bench.key("workers"), 0, -1, withscores=True)
     bench.publish("q", "{}")
     worker.wait_for("jobs.job handles message")

@@ -28,7 +28,7 @@ GATED = """
                 await asyncio.sleep(0.01)
 """
 #: Waits for commands for less time than the outages last.
-IMPATIENT = GATED.replace("COMMAND_TIMEOUT", "1.0")
+IMPATIENT = GATED.replace("COMMAND_TIMEOUT", "2.0")
 PATIENT = GATED.replace("COMMAND_TIMEOUT", "600.0")
 GATED = GATED.replace("COMMAND_TIMEOUT", "10.0")
 
@@ -80,7 +80,7 @@ def outages(bench: Bench, broker: EmbeddedRedis, *lengths: float) -> None:
 
 def test_what_finishes_in_an_outage_is_committed_after_it(outer: Bench, broker: EmbeddedRedis) -> None:
     """For as long as a restart takes, and for longer than one command is given."""
-    outages(outer, broker, 0, 2)
+    outages(outer, broker, 0, 4)
 
 
 @pytest.mark.soak

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.runtime.conftest import Bench
 from tests.runtime.running import PATIENCE, queueworker, wait_until
@@ -27,7 +28,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "inspect.md"
 @pytest.fixture(scope="module")
 def replica(server: EmbeddedRedis) -> Iterator[EmbeddedRedis]:
     primary = server.url.rsplit(":", 1)[1]
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("repl-diskless-sync-delay", 0)
     with EmbeddedRedis(args=("--replicaof", "127.0.0.1", primary)) as replica:
+        # While it loads what the primary has, it answers nobody.
+        with redis.Redis.from_url(replica.url) as client:
+            in_step = ("replication", "master_link_status", "up")
+            wait_until(lambda: client.info(in_step[0])[in_step[1]] == in_step[2], "a replica in step")
         yield replica
 
 
