@@ -49,9 +49,9 @@ async def test_an_edit_does_not_wait_for_a_worker_that_does_not_answer(up: Up) -
     os.kill(pid, signal.SIGSTOP)
     try:
         await noticed_after(11)
-        # A pass waits for five seconds. One of three tries is not held up by a busy machine.
+        # A pass waits for five seconds. One of ten tries is not held up by a busy machine.
         took = [await noticed_after(12)]
-        while len(took) < 3 and took[-1] > 2.5:
+        while len(took) < 10 and took[-1] > 2.5:
             took.append(await noticed_after(12 + len(took)))
         assert took[-1] < 2.5, took
     finally:
@@ -100,7 +100,7 @@ async def test_a_change_of_version_loses_nothing(up: Up, jobs: Jobs) -> None:
     publishing, watching = asyncio.create_task(publish_on()), asyncio.create_task(watch())
     up.write(resource(version="v2", replicas=2))
     new = await up.ready(generation=2)
-    await jobs.begun(published)
+    await jobs.begun(published + 5)  # some of it published when only the new ones were there
     enough.set()
     await publishing  # not cancelled: what is under way would be published and not counted
     watching.cancel()
