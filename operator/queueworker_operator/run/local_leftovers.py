@@ -9,7 +9,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,18 @@ EMBEDDED_PREFIXES = (EmbeddedRedis.prefix, EmbeddedNats.prefix)
 def leftovers(state: dict[str, Any]) -> list[tuple[int, int]]:
     """Process id and start of each worker in an old up.json that still runs."""
     found = []
-    orphans = state.get("orphans", {}).values()
-    rows = [resource.get("processes", []) for resource in state.get("resources", {}).values()]
-    for process in chain(*rows, *orphans):
-        pid, started = process.get("pid"), process.get("started")
-        if isinstance(pid, int) and started and started_at(pid) == started:
-            found.append((pid, started))
+    resources = [_mapping(one).get("processes") for one in _mapping(state.get("resources")).values()]
+    for rows in (*resources, *_mapping(state.get("orphans")).values()):
+        for process in rows if isinstance(rows, list) else ():
+            pid, started = _mapping(process).get("pid"), _mapping(process).get("started")
+            if isinstance(pid, int) and started and started_at(pid) == started:
+                found.append((pid, started))
     return found
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """Somebody may have written into the file: what is not as expected tells nothing."""
+    return value if isinstance(value, dict) else {}
 
 
 def forget_embedded(state: dict[str, Any]) -> None:
