@@ -137,6 +137,7 @@ class EventReason(StrEnum):
     INVALID_TEMPLATE = "InvalidTemplate"
     SECRET_NOT_FOUND = "SecretNotFound"
     BROKER_UNREACHABLE = "BrokerUnreachable"
+    BROKER_CHANGED = "BrokerChanged"
     PLACEMENT_REFUSED = "PlacementRefused"
     QUEUE_NOT_PROVISIONED = "QueueNotProvisioned"
     QUEUE_UNUSABLE = "QueueUnusable"

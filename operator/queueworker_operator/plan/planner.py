@@ -48,6 +48,7 @@ from queueworker_operator.plan.facts import (
 from queueworker_operator.plan.forward import Change, change_of, scaled
 from queueworker_operator.plan.guards import Fail, Guard, Pass
 from queueworker_operator.plan.kept import keeping
+from queueworker_operator.plan.moving import moving
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
@@ -122,6 +123,7 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
     actions += [AdoptRevision(r.name, r.deployment) for r in change.situation.revisions if not r.owned]
     actions += [*decision.actions, *keep]
     told = [*heard.events, *scaled(metadata.generation, change)]
+    told += moving(previous, change.situation.target, decision.stage, workers.kept)
     for name in _forgettable(spec, change, now) if view.settled else ():
         actions.append(UnfenceRevision(name))
         text = f"The fence on {name} is lifted: it is long gone, and no worker of it is left."
