@@ -171,15 +171,20 @@ class Story:
 
     @contextmanager
     def publishing(self, payloads: Sequence[bytes], batch: int = 5, pause: float = 0.1) -> Iterator[None]:
-        """Publish in the background while the block runs, and the rest when it ends."""
+        """Publish in the background while the block runs, and the rest when it ends. The last third comes
+        slowly, so that there is some work for as long as the block runs, also where pods start slowly."""
         hurry = threading.Event()
         failed: list[BaseException] = []
 
         def send() -> None:
+            sent = 0
             try:
-                for start in range(0, len(payloads), batch):
-                    self.publish(payloads[start : start + batch])
-                    hurry.wait(pause)
+                while sent < len(payloads):
+                    slow = sent >= len(payloads) * 2 // 3
+                    size = len(payloads) if hurry.is_set() else 1 if slow else batch
+                    self.publish(payloads[sent : sent + size])
+                    sent += size
+                    hurry.wait(1.0 if slow else pause)
             except BaseException as error:
                 failed.append(error)
 
@@ -312,6 +317,28 @@ class Story:
         """resourceVersion of the resource, its Deployments, and the events about it."""
         bodies = [self.resource(), *self.deployments()]
         return {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["resourceVersion"] for b in bodies}
+
+    def then_nobody_writes(self, seconds: float) -> None:
+        """For so long nobody writes the resource, its Deployments or an event. A worker that answered its
+        probe late meanwhile is a reason to write, and the time begins anew."""
+        for _ in range(3):
+            workers, before = self._readiness(), (self.versions(), len(self.event_reasons()))
+            time.sleep(seconds)
+            after = self.versions(), len(self.event_reasons())
+            if after == before:
+                return
+            assert self._readiness() != workers, f"{before} became {after}; {self.resource()['status']}"
+        raise AssertionError(f"its workers are never ready for {seconds:.0f} s: {workers}")
+
+    def _readiness(self) -> dict[str, str]:
+        """Since when each worker is ready or not, and how often it was started."""
+        found = {}
+        for pod in self.pods():
+            status = pod["status"]
+            since = [(one["type"], one.get("lastTransitionTime")) for one in status["conditions"]]
+            starts = [one["restartCount"] for one in status.get("containerStatuses", [])]
+            found[pod["metadata"]["name"]] = f"{since} {starts}"
+        return found
 
     def _answers(self) -> bool:
         try:

@@ -59,14 +59,19 @@ def test_the_arms_one_after_the_other_and_then_the_promotion(
     installed: Installed, story: Story, killed: bool
 ) -> None:
     steps = (arm(4), PAUSE, arm(20), PAUSE)
-    first = in_steps(story.given_broker(), *steps)
+    # Ready for a while before it counts, so that each step can be seen.
+    first = in_steps(story.given_broker(), *steps, minReadySeconds=3)
     stable = story.given_ready(first)
     second = with_version(first, "v2")
+
+    def arms_that_work() -> int:
+        return len(set(story.reading().ledger) - {stable})
 
     with story.publishing(event_payloads(400), pause=0.2):
         story.apply(second)
         then_at(story, "Paused", "3/5")
         assert numbers(story) == {"Stable p20": 1, "Canary p4": 1}
+        wait_until(lambda: arms_that_work() == 1, "the first arm takes work", SOON)
         assert story.condition("Ready")["reason"] == "PauseStep"
         story.apply(asks(second, "1", "SkipStep"))
         if killed:
@@ -74,6 +79,7 @@ def test_the_arms_one_after_the_other_and_then_the_promotion(
             installed.kill()
         then_at(story, "Paused", "5/5")
         assert numbers(story) == {"Stable p20": 1, "Canary p20": 1}
+        wait_until(lambda: arms_that_work() == 2, "the second arm takes work", SOON)
         story.apply(asks(second, "2", "Promote"))
         if killed:
             wait_until(lambda: story.stage() == "Promoting", "the promotion has begun", SOON)
@@ -156,7 +162,8 @@ def test_an_abort_in_an_arm_leads_back_to_the_stable_revision(installed: Install
 def test_a_canary_survives_the_operators_death_and_other_steps(
     operator_process: OperatorProcess, story: Story
 ) -> None:
-    first = in_steps(story.given_broker(), arm(4), PAUSE, arm(20), PAUSE)
+    # Ready for a while before it counts, so that one arm can be seen beside the other.
+    first = in_steps(story.given_broker(), arm(4), PAUSE, arm(20), PAUSE, minReadySeconds=3)
     stable = story.given_ready(first)
     second = with_version(first, "v2")
     story.apply(second)
@@ -171,7 +178,7 @@ def test_a_canary_survives_the_operators_death_and_other_steps(
     then_at(story, "Paused", "5/5")
     assert numbers(story) == {"Stable p20": 1, "Canary p20": 1}
 
-    story.apply(with_version(in_steps(story.url, arm(20), PAUSE), "v2"))
+    story.apply(with_version(in_steps(story.url, arm(20), PAUSE, minReadySeconds=3), "v2"))
     then_at(story, "Paused", "3/3")
     status = story.resource()["status"]
     assert (status["rollout"]["attempt"], status["stable"]["revision"]) == (2, stable)
@@ -217,7 +224,7 @@ def test_a_measured_canary_that_loses_a_pod_on_purpose_comes_out_even(
         gate["maxPercentOfStable"] = 10_000
     first = queueworker(story.given_broker(), rollout=rollout)
     story.given_ready(first)
-    with story.publishing(event_payloads(2000), pause=0.2):
+    with story.publishing(event_payloads(3000), pause=0.2):
         story.apply(with_version(first, "v2"))
         seen: set[str] = set()
 
@@ -241,7 +248,7 @@ def test_a_measured_canary_that_loses_a_pod_on_purpose_comes_out_even(
     assert story.condition("GatesPassed")["reason"] == "AllPassed"
     assert "WorkerKilled" in story.event_reasons()
     assert story.kubectl("get", "jobs", "-o", "name").stdout == "", "whoever counted is removed"
-    story.then_committed(2000)
+    story.then_committed(3000)
 
 
 def test_a_job_that_the_api_server_refuses_is_told_before_anything_is_measured(
