@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
 
 from queueworker_operator.act.children import broker_url_variable, owner_reference, secured
 from queueworker_operator.api.audits import RESULT_VARIABLE, audit_container
@@ -15,6 +14,7 @@ from queueworker_operator.apiserver import (
     ApiServer,
     Body,
     NotFoundError,
+    Permit,
     RefusedError,
     jobs,
 )
@@ -87,7 +87,7 @@ async def start_audit(api: ApiServer, owner: Metadata, spec: QueueWorkerSpec, ac
     return ""
 
 
-async def remove_audit(api: ApiServer, owner: Metadata, name: str, permit: Callable[[], None]) -> bool:
+async def remove_audit(api: ApiServer, owner: Metadata, name: str, permit: Permit) -> bool:
     """Remove it with its pod, if it is ours. Returns whether anything was removed. Raises ApiError,
     UnavailableError."""
     path = jobs(owner.namespace, name)

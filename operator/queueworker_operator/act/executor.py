@@ -18,6 +18,7 @@ from queueworker_operator.act.broker import act_on_broker
 from queueworker_operator.act.children import owner_reference, render
 from queueworker_operator.act.events import post
 from queueworker_operator.act.kept import forget, keep
+from queueworker_operator.act.killing import kill_one
 from queueworker_operator.act.status import status_patch
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.revisions import Revision
@@ -29,7 +30,6 @@ from queueworker_operator.apiserver import (
     NotFoundError,
     RefusedError,
     deployments,
-    pods,
     queueworkers,
 )
 from queueworker_operator.observe.children import (
@@ -39,7 +39,6 @@ from queueworker_operator.observe.children import (
     annotations_of,
 )
 from queueworker_operator.observe.cluster import Look
-from queueworker_operator.observe.pods import is_ready
 from queueworker_operator.plan.actions import (
     Action,
     AdoptRevision,
@@ -247,21 +246,7 @@ class Executor:
 
     async def _kill(self, action: KillWorker) -> None:
         child = await self._child(action.deployment)
-        labels = child.body["spec"]["selector"]["matchLabels"]
-        wanted = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-        namespace = self.resource.metadata.namespace
-        serving = [pod["metadata"] async for pod in self.api.each(pods(namespace), wanted) if is_ready(pod)]
-        for pod in sorted(serving, key=lambda one: str(one["name"]))[:1]:
-            self._permit()
-            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["uid"]}}
-            try:
-                await self.api.delete(
-                    pods(namespace, pod["name"]), {"apiVersion": "v1", "kind": "DeleteOptions", **options}
-                )
-            except NotFoundError:
-                return
-            self.wrote += 1
-            log.info("killed, as forceFailure asks", extra={"pod": pod["name"]})
+        self.wrote += await kill_one(self.api, child.body, self._permit)
 
     async def _start_audit(self, action: StartAudit) -> None:
         assert isinstance(self.resource, QueueWorker), "only a usable resource is analysed"

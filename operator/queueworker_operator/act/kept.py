@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from queueworker_operator.act.children import kept_body
 from queueworker_operator.api.types import Metadata
-from queueworker_operator.apiserver import ApiServer, Body, NotFoundError, controllerrevisions
+from queueworker_operator.apiserver import ApiServer, Body, NotFoundError, Permit, controllerrevisions
 from queueworker_operator.plan.actions import ForgetRevision, KeepRevision
 
 
 async def keep(
-    api: ApiServer, owner: Metadata, action: KeepRevision, there: Body | None, permit: Callable[[], None]
+    api: ApiServer, owner: Metadata, action: KeepRevision, there: Body | None, permit: Permit
 ) -> None:
     """Its content never changes; its number does, unless anybody wrote it since it was read. `there` is what
     was read. Raises ConflictError, UnavailableError, ApiError."""
@@ -25,7 +23,7 @@ async def keep(
 
 
 async def forget(
-    api: ApiServer, owner: Metadata, action: ForgetRevision, there: Body, permit: Callable[[], None]
+    api: ApiServer, owner: Metadata, action: ForgetRevision, there: Body, permit: Permit
 ) -> bool:
     """Whether it was there to be deleted. Raises ConflictError, UnavailableError, ApiError."""
     condition = {key: there["metadata"][key] for key in ("uid", "resourceVersion")}

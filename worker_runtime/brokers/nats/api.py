@@ -210,7 +210,6 @@ class PubAck(msgspec.Struct):
     """A stream's word that it has the message."""
 
     stream: str = ""
-    seq: int = 0
     duplicate: bool = False
 
 
@@ -230,7 +229,7 @@ def read_pub_ack(reply: Reply, where: str, doing: str) -> PubAck:
             " servers are electing a leader"
         )
     answer = read_answer(reply, where, doing)
-    return PubAck(str(answer.get("stream", "")), int(answer.get("seq", 0)), bool(answer.get("duplicate")))
+    return PubAck(str(answer.get("stream", "")), bool(answer.get("duplicate")))
 
 
 def _stored(answer: dict[str, Any]) -> Stored:
