@@ -133,31 +133,35 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("QUEUEWORKER_REVISION", "revision", _word, "name of the revision in the broker's books"),
     Variable("QUEUEWORKER_PROCESSES", "processes", _positive_int, "worker processes"),
-    Variable("QUEUEWORKER_SHUTDOWN_SECONDS", "shutdown_seconds", _seconds, "deadline of a graceful stop"),
+    Variable(
+        "QUEUEWORKER_SHUTDOWN_SECONDS", "shutdown_seconds", _seconds, "seconds that a graceful stop may take"
+    ),
     Variable(
         "QUEUEWORKER_EXPIRY_SECONDS",
         "expiry_seconds",
         _seconds,
-        "unrenewed deliveries may be taken over after this",
+        "seconds without renewal after which others may take a delivery over",
     ),
-    Variable("QUEUEWORKER_BLOCK_SECONDS", "block_seconds", _seconds, "longest wait on an empty queue"),
+    Variable(
+        "QUEUEWORKER_BLOCK_SECONDS", "block_seconds", _seconds, "longest wait on an empty queue, in seconds"
+    ),
     Variable(
         "QUEUEWORKER_JOB_TTL_SECONDS",
         "job_ttl_seconds",
         _seconds_or_zero,
-        "how long records of failed and dead messages are kept; 0 is for ever",
+        "seconds that records of failed and dead messages are kept; 0 is for ever",
     ),
     Variable(
         "QUEUEWORKER_MAX_TAKEOVERS",
         "max_takeovers",
         _count,
-        "a message that lost its owner this often is a dead letter, 0 is never; default 10",
+        "a message that lost its owner this often is a dead letter; 0 is never",
     ),
     Variable(
         "QUEUEWORKER_COMMIT_TIMEOUT_SECONDS",
         "commit_timeout_seconds",
         _seconds,
-        "a deferred commit must be decided within this; default 300",
+        "seconds within which a deferred commit must be decided",
     ),
     Variable(
         "QUEUEWORKER_ADMIN_PORT", "admin_port", _port, "port of /livez /readyz /status /metrics; 0 is off"
@@ -167,13 +171,13 @@ VARIABLES: tuple[Variable, ...] = (
         "QUEUEWORKER_LOG_FORMAT",
         "log_format",
         _one_of("auto", "json", "text"),
-        "json, text, or auto: text on a terminal, else json",
+        "how log lines look: json, text, or auto (text on a terminal, else json)",
     ),
     Variable(
         "QUEUEWORKER_LOG_LEVEL",
         "log_level",
         _one_of("debug", "info", "warning", "error"),
-        "debug, info, warning or error",
+        "the least that is logged: debug, info, warning or error",
     ),
 )
 

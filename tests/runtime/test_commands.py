@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.conftest import Bench
-from tests.runtime.running import environment, queueworker
+from tests.runtime.running import environment, queueworker, wait_until
 from tests.services import free_port
 from worker_runtime import __version__
 from worker_runtime.cli.settings import as_markdown
@@ -40,6 +43,31 @@ def test_publish_a_file_in_order(bench: Bench, tmp_path: Path) -> None:
     assert summary["first"] == json.loads(bench.ready()[0])["pid"]
 
 
+def test_publish_at_a_rate_until_it_is_told_to_stop(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(3)))
+    command = ["queueworker", "publish", "q", "--file", str(file), "--rate", "50", "--json"]
+    command[0] = str(Path(sys.executable).parent / "queueworker")
+    with subprocess.Popen(command, env=bench.env, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            wait_until(lambda: len(bench.ready()) >= 20, "more messages than the file has")
+            running.send_signal(signal.SIGINT)
+            told, _ = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 0
+    ready = [json.loads(envelope) for envelope in bench.ready()]
+    assert [one["payload"]["n"] for one in ready] == [n % 3 for n in range(len(ready))]
+    summary = json.loads(told)
+    assert (summary["published"], summary["last"]) == (len(ready), ready[-1]["pid"])
+
+
+def test_a_rate_of_a_file_without_a_line_ends(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    done = queueworker("publish", "q", "--file", str(tmp_path / "empty.jsonl"), "--rate", "5", env=bench.env)
+    assert (done.returncode, done.stdout.split(" in ")[0]) == (0, "Published 0 messages to q")
+
+
 def test_a_malformed_line_is_named_and_its_batch_is_not_published(bench: Bench) -> None:
     lines = [f'{{"n": {n}}}' for n in range(1500)]
     lines[1200] = '{"n": '
@@ -58,6 +86,9 @@ def test_a_malformed_line_is_named_and_its_batch_is_not_published(bench: Bench) 
         ("publish", "q", ""),
         ("publish", "q", '"no utf-8: \udcff"'),
         ("publish", "q", "--file", "/does/not/exist"),
+        ("publish", "q", "{}", "--rate", "5"),
+        ("publish", "q", "--file", "-", "--rate", "5"),
+        ("publish", "q", "--file", "README.md", "--rate", "nan"),
     ],
 )
 def test_bad_input_ends_with_2(bench: Bench, arguments: tuple[str, ...]) -> None:
@@ -144,6 +175,23 @@ def test_settings_are_listed_completely_and_the_page_is_fresh(bench: Bench) -> N
     assert all(variable.name in done.stdout for variable in VARIABLES)
     page = Path(__file__).parents[2] / "docs" / "settings.md"
     assert page.read_text() == as_markdown(), "write it again: queueworker settings --markdown"
+
+
+@pytest.mark.parametrize("program", ["queueworker", "kubectl-queueworker", "queueworker-operator"])
+def test_the_list_of_commands_cuts_no_sentence(program: str) -> None:
+    listed = subprocess.run(
+        [str(Path(sys.executable).parent / program), "-h"], capture_output=True, text=True, timeout=60
+    )
+    assert listed.returncode == 0, listed.stderr
+    commands = listed.stdout.split("Commands:\n")[1].splitlines()
+    assert commands
+    assert [line for line in commands if line.endswith("...") or len(line) > 80] == []
+
+
+def test_a_flag_names_its_default(bench: Bench) -> None:
+    told = " ".join(queueworker("run", "--help", env=bench.env).stdout.split())
+    assert "[QUEUEWORKER_SHUTDOWN_SECONDS; default: 30]" in told
+    assert "[QUEUEWORKER_PREFETCH; default: as in the code, else coroutines]" in told
 
 
 def test_version(bench: Bench) -> None:

@@ -34,7 +34,7 @@ EMBEDDED, EMBEDDED_NATS = "embedded", "embedded-nats"
 _LINE_EVERY = 5.0
 
 
-@click.command("chaos")
+@click.command("chaos", short_help="Kill workers at random, and prove that nothing is lost.")
 @click.option(
     "--broker",
     required=True,

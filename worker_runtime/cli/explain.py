@@ -24,7 +24,7 @@ from worker_runtime.cli.options import (
 )
 
 
-@click.command("explain")
+@click.command("explain", short_help="Say where one message is, and why it does not run.")
 @click.argument("queue")
 @click.argument("pid", callback=in_utf8)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")

@@ -33,7 +33,7 @@ def _revision_option(command: Command) -> Command:
     )(command)
 
 
-@click.command("fence")
+@click.command("fence", short_help="Stop a revision from receiving.")
 @click.argument("queue")
 @_revision_option
 @click.option(
@@ -65,7 +65,7 @@ def fence_command(queue: str, revision: str, reason: str, as_json: bool, **flags
         click.echo(f"{_named(revision)} of {queue} {'is' if changed else 'was already'} fenced: {reason}")
 
 
-@click.command("unfence")
+@click.command("unfence", short_help="Let a revision receive again.")
 @click.argument("queue")
 @_revision_option
 @click.option("--json", "as_json", is_flag=True, help="Print what holds now as JSON.")

@@ -47,7 +47,7 @@ class _MayBeLeftOut(click.ParamType):  # type: ignore[type-arg] # not generic in
             self.fail(f"{why}. If {value!r} is the queue, name it before {option}.", param, ctx)
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="Show where messages are, who holds them, who lives.")
 @click.argument("queue")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(

@@ -73,7 +73,11 @@ def _warn(point: EntryPoint, why: str) -> None:
 @click.group(cls=CommandsOfAll, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="queueworker")
 def main() -> None:
-    """Run queue workers, publish to queues, and look into them."""
+    """Run queue workers, publish to queues, and look into them.
+
+    Where the queues live: --broker-url, or QUEUEWORKER_BROKER_URL (redis://127.0.0.1:6379/0 when neither is
+    given). Look at the changes of `queueworker up` with `kubectl-queueworker`.
+    """
 
 
 if __name__ == "__main__":

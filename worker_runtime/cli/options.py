@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,16 @@ from worker_runtime.settings import VARIABLES, Settings, SettingsError, Variable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_DEFAULTS = {field.name: field.default for field in fields(Settings)}
+#: Where the default of a field is no value of its own.
+_TOLD = {
+    "queue": "every queue of the app",
+    "nats_credentials": "none",
+    "coroutines": "as in the code, else 1",
+    "prefetch": "as in the code, else coroutines",
+    "max_takeovers": "as in the code, else 10",
+    "commit_timeout_seconds": "as in the code, else 300",
+}
 #: What every command needs that talks to a broker.
 BROKER_FIELDS = ("broker_url", "namespace", "nats_credentials")
 #: Seconds that a command for people waits for a broker's answer.
@@ -46,7 +57,8 @@ def setting_options(fields: Collection[str]) -> Callable[[Command], Command]:
                 variable.field,
                 callback=_parser(variable),
                 metavar="VALUE",
-                help=f"{variable.help[0].upper()}{variable.help[1:]}. [{variable.name}]",
+                help=f"{variable.help[0].upper()}{variable.help[1:]}. "
+                f"[{variable.name}; default: {default_of(variable.field)}]",
             )(command)
         return command
 
@@ -70,6 +82,12 @@ def in_utf8(_: click.Context, __: click.Parameter, text: str) -> str:
     except UnicodeEncodeError:
         raise click.BadParameter(f"{text!r} is not UTF-8; give it in UTF-8.") from None
     return text
+
+
+def default_of(field: str) -> str:
+    """The default of a setting, for people. Durations are in seconds."""
+    value = _DEFAULTS[field]
+    return _TOLD.get(field) or (f"{value:g}" if isinstance(value, float) else str(value))
 
 
 def flag_of(variable: Variable) -> str:

@@ -13,7 +13,7 @@ _COUNT = click.IntRange(min=1)
 _SECONDS = Seconds(min=0, min_open=True)
 
 
-@click.command("park")
+@click.command("park", short_help="Move failed messages to the dead letters.")
 @click.argument("queue")
 @click.option("--max-attempts", type=_COUNT, help="What was tried this often.")
 @click.option("--older-than", type=_SECONDS, metavar="SECONDS", help="What was published before then.")

@@ -26,7 +26,7 @@ from worker_runtime.cli.options import (
 _USUAL = Plan()
 
 
-@click.command("provision")
+@click.command("provision", short_help="Make the streams and the consumer of a queue on NATS.")
 @click.argument("queue")
 @click.option("--replicas", type=click.IntRange(1, 5), default=_USUAL.replicas, show_default=True)
 @click.option("--storage", type=click.Choice(["file", "memory"]), default=_USUAL.storage, show_default=True)

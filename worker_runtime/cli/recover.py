@@ -14,7 +14,7 @@ from worker_runtime.cli.maintenance import MAINTENANCE_FIELDS, Progress, mainten
 from worker_runtime.cli.options import broker_errors, read_settings, setting_options
 
 
-@click.command("recover")
+@click.command("recover", short_help="Take back expired work, once: reservations, owners, delays.")
 @click.argument("queue")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @setting_options(MAINTENANCE_FIELDS)

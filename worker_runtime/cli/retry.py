@@ -13,7 +13,7 @@ _COUNT = click.IntRange(min=1)
 _SECONDS = Seconds(min=0, min_open=True)
 
 
-@click.command("retry")
+@click.command("retry", short_help="Publish failed or dead messages again.")
 @click.argument("queue")
 @click.option("--limit", type=_COUNT, help="Retry at most this many, the oldest first.")
 @click.option(

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import click
 
-from worker_runtime.cli.options import flag_of
-from worker_runtime.settings import VARIABLES, Settings
-
-_DEFAULTS = {field.name: field.default for field in fields(Settings)}
-
-
-#: What an empty text means.
-_EMPTY = {"queue": "every queue of the app", "nats_credentials": "none"}
-
-
-def default_of(field: str) -> str:
-    value = _DEFAULTS[field]
-    if value is None:
-        return "as in the code"
-    return str(value) if value != "" else _EMPTY[field]
+from worker_runtime.cli.options import default_of, flag_of
+from worker_runtime.settings import VARIABLES
 
 
 def as_markdown() -> str:

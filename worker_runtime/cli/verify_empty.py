@@ -24,7 +24,7 @@ from worker_runtime.cli.options import (
 from worker_runtime.cli.reading import as_json as reading_as_json, as_text
 
 
-@click.command("verify-empty")
+@click.command("verify-empty", short_help="Prove that nothing is left that older workers cannot read.")
 @click.argument("queue")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict and the reading as JSON.")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -51,6 +52,19 @@ class Place:
             raise click.UsageError(
                 f"{of_clusters[0]} is about a cluster, and --local about a file: leave out one of them"
             )
+
+    def command(self, name: str) -> str:
+        """How to call a verb on a QueueWorker there, with {} in the place of the verb."""
+        given = {
+            "--local": str(self.local) if self.local else None,
+            "-n": self.namespace,
+            "--context": self.context,
+            "--kubeconfig": self.kubeconfig,
+        }
+        options = [word for option, value in given.items() if value for word in (option, value)]
+        quoted = shlex.join([name, *options]).replace("{", "{{").replace("}", "}}")
+        program = "kubectl-queueworker" if self.local else "kubectl queueworker"
+        return f"{program} {{}} {quoted}"
 
     def environ(self) -> dict[str, str]:
         return {**os.environ, **({"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {})}

@@ -30,15 +30,19 @@ _Found = TypeVar("_Found")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="queueworker-operator", prog_name="kubectl-queueworker")
 def main() -> None:
-    """Look at QueueWorkers, where a change stands and what it waits for, and ask something of one."""
+    """Look at QueueWorkers, where a change stands and what it waits for, and ask something of one.
+
+    In a cluster as `kubectl queueworker`; with --local FILE beside `queueworker up -f FILE`.
+    """
 
 
 for _verb in (*VERBS, report):
     main.add_command(_verb)
 
 
-@main.command()
+@main.command(short_help="Show one or all, as trees of revisions and pods.")
 @click.argument("name", required=False, default="")
 @click.option("-w", "--watch", "watching", is_flag=True, help="Look again each second until Ctrl-C.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Those of all namespaces.")
@@ -63,7 +67,7 @@ def get(name: str, watching: bool, everywhere: bool, as_json: bool, **place: Any
     _run(Place(everywhere=everywhere, **place), name, show)
 
 
-@main.command()
+@main.command(short_help="Say what stops one, what was read, and the way out.")
 @click.argument("name", required=False, default="")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @place_options
@@ -86,7 +90,8 @@ def why(name: str, as_json: bool, **place: Any) -> None:
         if as_json:
             click.echo(json.dumps(verdict_as_json(seen, found), indent=1))
         else:
-            click.echo("\n".join(verdict_as_text(seen, found, datetime.now(UTC))))
+            command = Place(**place).command(seen.name)
+            click.echo("\n".join(verdict_as_text(seen, found, datetime.now(UTC), command)))
         return found.code
 
     sys.exit(_run(Place(**place), name, tell))

@@ -22,7 +22,7 @@ from queueworker_operator.run.local_file import BadFileError, parse_text, read_t
 _Read = tuple[Seen, Mapping[str, Any], list[Event] | str]
 
 
-@click.command()
+@click.command(short_help="Write one as an HTML page: change, gates, events.")
 @click.argument("name", callback=named)
 @click.option(
     "-o",

@@ -68,8 +68,8 @@ _CODES = (
 )
 
 
-def _command(function: Callable[..., None]) -> click.Command:
-    return click.command(epilog=_CODES)(function)
+def _command(short_help: str) -> Callable[[Callable[..., None]], click.Command]:
+    return click.command(epilog=_CODES, short_help=short_help)
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 _FORCE = click.option("--force", is_flag=True, help="Put it in the place of one that is not answered yet.")
 
 
-@_command
+@_command("End all steps: the new revision takes over.")
 @_options
 @_FORCE
 def promote(name: str, **given: Any) -> None:
@@ -101,7 +101,7 @@ def promote(name: str, **given: Any) -> None:
     _ask(_request(Verb.PROMOTE), name, given)
 
 
-@_command
+@_command("End the pause or the analysis that the canary is at.")
 @_options
 @_FORCE
 def skip(name: str, **given: Any) -> None:
@@ -109,7 +109,7 @@ def skip(name: str, **given: Any) -> None:
     _ask(_request(Verb.SKIP), name, given)
 
 
-@_command
+@_command("Take the change back to the stable revision.")
 @_options
 @_FORCE
 def abort(name: str, **given: Any) -> None:
@@ -117,7 +117,7 @@ def abort(name: str, **given: Any) -> None:
     _ask(_request(Verb.ABORT), name, given)
 
 
-@_command
+@_command("Bring out again what was aborted, or measure again.")
 @_options
 @_FORCE
 def retry(name: str, **given: Any) -> None:
@@ -125,7 +125,7 @@ def retry(name: str, **given: Any) -> None:
     _ask(_request(Verb.RETRY), name, given)
 
 
-@_command
+@_command("Go back to the revision that served before, or a kept one.")
 @_options
 @_FORCE
 @click.option("--to", default="", metavar="REVISION", callback=in_utf8, help="One of status.kept; see get.")
@@ -137,21 +137,21 @@ def rollback(name: str, to: str, **given: Any) -> None:
     _ask(_request(Verb.ROLLBACK, to), name, given)
 
 
-@_command
+@_command("Stop a change forward where it is; what runs goes on.")
 @_options
 def pause(name: str, **given: Any) -> None:
     """Stop a change forward where it is; what runs goes on."""
     _ask(Wish(Verb.PAUSE), name, given)
 
 
-@_command
+@_command("End a pause.")
 @_options
 def resume(name: str, **given: Any) -> None:
     """End a pause."""
     _ask(Wish(Verb.RESUME), name, given)
 
 
-@_command
+@_command("Keep every change from beginning; what has begun goes on.")
 @_options
 @_FORCE
 @click.option("--reason", required=True, metavar="TEXT", callback=in_utf8, help="Why, for whoever wonders.")
@@ -162,7 +162,7 @@ def hold(name: str, reason: str, **given: Any) -> None:
     _ask(Wish(Verb.HOLD, reason=reason), name, given)
 
 
-@_command
+@_command("End a hold.")
 @_options
 def release(name: str, **given: Any) -> None:
     """End a hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,6 +38,17 @@ _GOING_ON = (
 )
 #: Those that end only when a person edits the resource.
 _BY_HAND = (*HALTED, ConditionReason.STABLE_MISSING, ConditionReason.TARGET_FENCED)
+
+
+#: Verbs that write what a message advises to request, and what ends a pause and a hold.
+_VERBS = {
+    "Retry": "retry",
+    "SkipStep": "skip",
+    "Promote": "promote",
+    "Abort": "abort",
+    "Rollback": "rollback",
+}
+_ENDS = {ConditionReason.PAUSED: "resume", ConditionReason.HELD: "release"}
 
 
 class Answer(StrEnum):
@@ -108,6 +120,16 @@ def _off(seen: Seen) -> Iterator[Condition]:
             yield condition
 
 
+def advised(found: Verdict) -> tuple[str, ...]:
+    """The verbs by which a person gets on, each with its options: what the message advises to request."""
+    ends = [verb for reason, verb in _ENDS.items() if found.reason == reason]
+    _, _, advice = found.message.replace("Request ", "request ").rpartition("request ")
+    named = "|".join(_VERBS)
+    asked = re.findall(rf"\b({named})\b(?: to ([\w-]+))?", advice)
+    verbs = [f"{_VERBS[word]} --to {to}" if word == "Rollback" and to else _VERBS[word] for word, to in asked]
+    return tuple(dict.fromkeys([*ends, *verbs])) if found.code else ()
+
+
 def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
     rollout = seen.status.rollout
     return {
@@ -117,6 +139,7 @@ def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
         "code": found.code,
         "reason": found.reason,
         "message": found.message,
+        "verbs": list(advised(found)),
         "stage": (rollout.stage if rollout else Stage.IDLE).value,
         "target": rollout.target if rollout else None,
         "step": rollout.step if rollout else None,
@@ -127,8 +150,9 @@ def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
     }
 
 
-def verdict_as_text(seen: Seen, found: Verdict, now: datetime) -> list[str]:
-    """Lines for people: the answer, what was read and the way out, where the change stands, what is off."""
+def verdict_as_text(seen: Seen, found: Verdict, now: datetime, command: str) -> list[str]:
+    """Lines for people: the answer, what was read and the way out, where the change stands, what is off.
+    `command` is how to call a verb on it: a text with the place of the verb as {}."""
     lines = [f"{seen.title}: {found.answer.value} ({found.reason})", f"  {found.message}"]
     rollout = seen.status.rollout
     if rollout is not None and rollout.target and rollout.started_at is not None:
@@ -140,12 +164,15 @@ def verdict_as_text(seen: Seen, found: Verdict, now: datetime) -> list[str]:
         )
     if ignored := seen.status.request_ignored:
         lines.append(f"  request {seen.status.handled_request} was ignored: {ignored}")
-    for gate in newest(seen.status.gates):
-        lines.append(f"  gate {gate.type} of step {gate.step}: {gate.verdict}, {gate.message}")
+    gates = newest(seen.status.gates)
+    for gate in gates:
+        said = "see above" if gate.message.rstrip(".") in found.message else gate.message
+        lines.append(f"  gate {gate.type} of step {gate.step}: {gate.verdict}, {said}")
     for one in found.besides:
-        if one.message != found.message:
+        told = one.type == ConditionType.GATES_PASSED and gates
+        if one.message != found.message and not told:
             lines.append(f"  {one.type} is {one.status} ({one.reason}): {one.message}")
-    return lines
+    return lines + [f"  to do so: {command.format(verb)}" for verb in advised(found)]
 
 
 def _ago(now: datetime, then: datetime) -> str:

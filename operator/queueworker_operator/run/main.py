@@ -36,7 +36,8 @@ STOPPED, FAILED, BAD_SETTINGS = 0, 1, 2
 _LOOK_SECONDS = 3.0
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="queueworker-operator", prog_name="queueworker-operator")
 def main() -> None:
     """The QueueWorker operator."""
 
