@@ -43,7 +43,7 @@ def test_a_change_is_held_paused_aborted_brought_out_and_rolled_back_by_verbs(
     story.then_condition("Ready", "False", "Held")
     assert "(PauseStep)" in verb(story, "release", NAME)
 
-    assert "then: blocked (Paused)" in verb(story, "pause", NAME)
+    assert "then: done (Paused)" in verb(story, "pause", NAME)
     a_tool_applies(story, {"paused": True}, "argocd")
     resumed = verb(story, "resume", NAME)
     assert "spec.paused is also written by argocd, which may put it back" in resumed
@@ -52,7 +52,7 @@ def test_a_change_is_held_paused_aborted_brought_out_and_rolled_back_by_verbs(
     shown = verb(story, "abort", NAME, "--dry-run", wait=False)
     assert "would write spec.request: Abort" in shown
     assert "request" not in story.resource()["spec"]
-    assert "then: blocked (RolloutAborted)" in verb(story, "abort", NAME)
+    assert "then: done (RolloutAborted)" in verb(story, "abort", NAME)
     assert story.resource()["status"]["stable"]["revision"] == first
     again = plugin(story, "abort", NAME, "-n", story.kubectl.namespace)
     assert again.returncode == 5
@@ -66,7 +66,7 @@ def test_a_change_is_held_paused_aborted_brought_out_and_rolled_back_by_verbs(
     assert "(Serving)" in verb(story, "promote", NAME)
     second = story.resource()["status"]["stable"]["revision"]
     assert second != first
-    assert "then: blocked (RolledBack)" in verb(story, "rollback", NAME, "--to", first)
+    assert "then: done (RolledBack)" in verb(story, "rollback", NAME, "--to", first)
     body = story.kubectl.json("get", "queueworker", NAME, "--show-managed-fields")
     assert body["status"]["stable"]["revision"] == first
     assert PLUGIN_MANAGER in {entry["manager"] for entry in body["metadata"]["managedFields"]}

@@ -101,6 +101,14 @@ def test_each_test_that_a_document_names_is_there() -> None:
         )
 
 
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_each_path_that_a_page_for_developers_names_is_there(document: str) -> None:
+    named = re.findall(r"`(\.?\w[\w./-]*(?:\.(?:py|md|lua|yaml)|/))`", (ROOT / document).read_text())
+    places = (ROOT, ROOT / "operator" / "queueworker_operator")
+    assert named
+    assert [path for path in named if not any((place / path).exists() for place in places)] == []
+
+
 @pytest.mark.parametrize(("document", "body"), blocks("yaml"))
 def test_yaml_is_accepted(document: Path, body: str) -> None:
     crd = yaml.safe_load((ROOT / "crds" / "queueworkers.yaml").read_text())
@@ -138,7 +146,7 @@ def run_documented(words: list[str], document: Path, environment: dict[str, str]
         targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         wanted = [a for a in arguments if "=" not in a]
         assert set(wanted) <= set(targets), f"{said}: no such target"
-    elif program == "queueworker" and arguments[0] in ("run", "up"):
+    elif program == "queueworker" and (arguments[0] in ("run", "up") or "--rate" in arguments):
         runs_until_it_is_told_to_stop([*words], environment, tmp_path, said)
     elif program in ("queueworker", "python"):
         command = [sys.executable if program == "python" else program, *arguments]
@@ -164,7 +172,7 @@ def is_understood_by_the_plugin(arguments: list[str]) -> None:
 def runs_until_it_is_told_to_stop(
     words: list[str], environment: dict[str, str], tmp_path: Path, said: str
 ) -> None:
-    """Start it, wait until it reports that a worker consumes, stop it as Ctrl-C does: exit code 0."""
+    """Start it, wait until it reports that it works, stop it as Ctrl-C does: exit code 0."""
     if words[1] == "up" and "--state-dir" not in words:
         words = [*words, "--state-dir", str(tmp_path)]
         environment = environment | {"TMPDIR": str(tmp_path)}
@@ -176,7 +184,7 @@ def runs_until_it_is_told_to_stop(
     try:
         for text in process.stdout:
             seen.append(text)
-            if "consumes with" in text or "Ready=True" in text:
+            if any(said in text for said in ("consumes with", "Ready=True", "Publishing to")):
                 break
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=120)

@@ -56,7 +56,8 @@ async def test_an_abort_leads_back_and_a_retry_and_a_skip_forward(up: Up, jobs: 
     code, told, error = await ask(up, "abort", "--wait")
     assert code == 0, told + error
     assert "is aborted" in told
-    assert told.splitlines()[-1].startswith("  then: blocked (RolloutAborted)")
+    assert told.splitlines()[-1].startswith("  then: done (RolloutAborted)")
+    assert "  now: " in error, "what it waits for is told meanwhile"
     assert up.stable() == first
     lines = up.file.read_text().splitlines()
     new = [line for line in lines if line not in text.splitlines()]

@@ -77,6 +77,13 @@ def test_queue_progress(canary: Counts, stable: Counts, changes: dict[str, Any],
     assert found(PROGRESS, window(canary, stable, **changes)) is verdict
 
 
+def test_a_rate_below_the_limit_that_passes_says_why() -> None:
+    slower = judge(Gate(type=PROGRESS), window(done(850), done(3000)))
+    assert (slower.verdict, slower.percent, slower.limit) == (PASSED, 85, 90)
+    assert "85 % for each worker, at least 90 %; among so few messages that can be chance." in slower.message
+    assert "chance" not in judge(Gate(type=PROGRESS), window(done(950), done(3000))).message
+
+
 def test_a_canary_that_hangs_is_not_told_to_measure_for_longer() -> None:
     """The stable revision does all the work meanwhile, so that none waits and nothing is compared."""
     hangs = judge(Gate(type=PROGRESS), window(done(0), done(3000), backlogged=False, most_owned=4))

@@ -232,6 +232,12 @@ def test_the_step_of_a_canary_is_told() -> None:
     assert "Paused to r2, step 3/8 of attempt 2, for 3 min" in text
     said = verdict_as_json(one, found)
     assert (said["step"], said["attempt"]) == ("3/8", 2)
-    console = Console(width=110, record=True, file=StringIO())
+    long = at.model_copy(
+        update={"stage": Stage.CANARY_SCALING, "target": "h1-a466bed4-p100", "step": "10/11"}
+    )
+    one = replace(one, status=one.status.model_copy(update={"rollout": long}), queue="stats-usage")
+    console = Console(width=80, record=True, file=StringIO())
     console.print(tree(one))
-    assert "stage Paused to r2, step 3/8, attempt 2" in console.export_text()
+    shown = console.export_text()
+    assert "stage CanaryScaling to h1-a466bed4-p100, step 10/11, attempt 2" in shown
+    assert "queue stats-usage\n" in shown

@@ -82,7 +82,6 @@ def publish_command(
         assert path is not None
         lines, total = _open(path)
     if rate is not None and path is not None:
-        click.echo(f"Publishing to {queue}, {rate:g} messages a second, until Ctrl-C.", err=True)
         lines, total = _again_and_again(path, lines), 0
     asyncio.run(_publish(app, queue, lines, total, rate, as_json))
 
@@ -158,6 +157,7 @@ async def _publish(
     if rate is not None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        click.echo(f"Publishing to {queue}, {rate:g} messages a second, until Ctrl-C.", err=True)
     most = BATCH if rate is None else min(BATCH, math.ceil(rate / TICKS))
     done = Published()
     began = time.monotonic()

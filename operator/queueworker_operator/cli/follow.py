@@ -26,10 +26,14 @@ class Outcome:
     found: Verdict | None = None
 
 
-async def follow(read: Callable[[], Awaitable[Subject]], wish: Wish, seconds: float) -> Outcome:
+async def follow(
+    read: Callable[[], Awaitable[Subject]], wish: Wish, seconds: float, tell: Callable[[str], None]
+) -> Outcome:
     """Look until the status is about what was written, the request is answered, and nothing moves or waits
-    any more but for a person; or until `seconds` are over. A reading that fails is tried again."""
+    any more but for a person; or until `seconds` are over. A reading that fails is tried again. What is
+    waited for is told whenever it is another thing."""
     outcome: Outcome | str = "nothing was seen"
+    told = ""
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -41,6 +45,9 @@ async def follow(read: Callable[[], Awaitable[Subject]], wish: Wish, seconds: fl
                     outcome = str(error)
                 if isinstance(outcome, Outcome):
                     return outcome
+                if outcome != told:
+                    told = outcome
+                    tell(told)
                 await asyncio.sleep(PERIOD)
     except TimeoutError:
         return Outcome(TIMED_OUT, f"not at rest after {seconds:g} s: {outcome}")
@@ -66,4 +73,6 @@ def _judge(subject: Subject, wish: Wish) -> Outcome | str:
         return text
     if found.answer is Answer.BLOCKED and not rests_as_asked(wish.verb, found.reason):
         return Outcome(BLOCKED, text, found)
+    if found.answer is Answer.BLOCKED:
+        text = f"done ({found.reason}): {found.message}"
     return Outcome(AS_ASKED, text, found)

@@ -36,7 +36,9 @@ def tree(seen: Seen) -> Tree:
     where = f"stage {stage}" + (f" to {to}" if to else "")
     if rollout and rollout.step:
         where += f", step {rollout.step}, attempt {rollout.attempt}"
-    if seen.queue:
+        # Together they are too long for a line of 80 characters.
+        grown.add(Text(f"queue {seen.queue}"))
+    elif seen.queue:
         where = f"queue {seen.queue}, {where}"
     grown.add(Text(where + (", is being deleted" if seen.deleting else "")))
     grown.add(Text(found.message))

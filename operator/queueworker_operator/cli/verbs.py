@@ -223,7 +223,7 @@ async def _do(spec: Spec, wish: Wish, how: _How) -> _Told:
         return told
     if not how.as_json:
         click.echo(_as_text(wish, told, how))
-    outcome = await follow(spec.read, wish, how.timeout)
+    outcome = await follow(spec.read, wish, how.timeout, lambda text: click.echo(f"  now: {text}", err=True))
     return _Told(told.subject, told.decided, told.written, told.notices, outcome)
 
 

@@ -177,6 +177,8 @@ def _queue_progress(gate: Gate, measured: Measured) -> Judged:
     error = ratio * (1 / max(1, canary.committed) + 1 / stable.committed) ** 0.5
     shown = f"{told}: {_percent(ratio)} for each worker, at least {least} %"
     verdict = Verdict.FAILED if ratio + _SURE * error < least / 100 else Verdict.PASSED
+    if verdict is Verdict.PASSED and ratio < least / 100:
+        shown += "; among so few messages that can be chance"
     return Judged(verdict, f"{shown}.", samples, _whole_percent(ratio), least)
 
 
