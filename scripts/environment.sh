@@ -17,10 +17,19 @@ esac
 
 is_root() { [ "$(id -u)" = 0 ]; }
 has_apt() { command -v apt-get >/dev/null 2>&1; }
-as_log() { # run a command quietly; on failure show the end of what it printed
-  local log; log=$(mktemp)
-  if ! "$@" >"$log" 2>&1; then tail -n 20 "$log" >&2; rm -f "$log"; return 1; fi
+as_log() { # run a command quietly, with a sign of life now and then; on failure show the end of what it printed
+  local log failed=0 started=$SECONDS; log=$(mktemp)
+  # It ends with this script, and its sleep holds no pipe open that somebody reads.
+  while sleep 20 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null && [ -e "$log" ]; do
+    echo "environment: still at it after $((SECONDS - started)) s: $(tail -n 1 "$log" | cut -c 1-50)"
+  done &
+  local alive=$!
+  "$@" >"$log" 2>&1 || failed=1
+  kill "$alive" 2>/dev/null || true
+  wait "$alive" 2>/dev/null || true
+  [ "$failed" = 0 ] || tail -n 20 "$log" >&2
   rm -f "$log"
+  return "$failed"
 }
 apt_install() { as_log apt-get update -qq; as_log env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; }
 
@@ -49,8 +58,11 @@ fi
 
 # The stamp holds what was installed; a wider environment serves a narrower wish.
 wanted=$(cat pyproject.toml operator/pyproject.toml "$lock" | sha256sum | cut -c1-16)
-if ! grep -qs "^$level $wanted $PWD\$" .venv/installed; then
-  echo "environment: Python packages of $lock into .venv ($([ "$level" = run ] && echo "40" || echo "60") s the first time, then at once)"
+if [ -L .venv ] && grep -qsv " $PWD\$" .venv/installed; then
+  # Installing would aim the other clone's programs at this one.
+  echo "environment: .venv is a link to the environment of another clone and is used as it is"
+elif ! grep -qs "^$level $wanted $PWD\$" .venv/installed; then
+  echo "environment: Python packages of $lock into .venv (about a minute the first time, then at once)"
   [ -x .venv/bin/python ] && .venv/bin/python -c '' 2>/dev/null || "$python" -m venv --clear .venv
   started=$SECONDS
   as_log .venv/bin/python -m pip install --disable-pip-version-check -r "$lock" hatchling editables

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, a line a second elsewhere."""
+"""What the demo shows while it runs: a live picture on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rich.table import Table
 from worker_runtime.brokers.base import QueueReading
 
 QUEUE, NAMESPACE, NAME = "stats-usage", "utopia-queue", "stats-usage"
-#: Seconds between two looks, and between two lines of a log.
-LOOK, LINE = 0.25, 1.0
+#: Seconds between two looks, and between two lines of a log in which the stage is the same.
+LOOK, LINE = 0.25, 5.0
 
 
 @dataclass
@@ -137,11 +137,11 @@ async def drawn(
                     await look_once()
                     live.update(picture(progress))
                     await asyncio.sleep(LOOK)
-        said = 0.0
+        said, stage = 0.0, ""
         while True:
             await look_once()
-            if time.monotonic() >= said + LINE:
-                said = time.monotonic()
+            if progress.now != stage or time.monotonic() >= said + LINE:
+                said, stage = time.monotonic(), progress.now
                 console.print(line(progress), highlight=False, markup=False)
             await asyncio.sleep(LOOK)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from queueworker_operator.api.rules import RULES, TRANSITIONS
 
+#: An object with so many fields is told once.
+_MANY = 5
 _BEGIN, _END = "<!-- generated: {} -->", "<!-- end: {} -->"
 
 
@@ -29,12 +31,15 @@ def with_tables(page: str, schema: Mapping[str, Any]) -> str:
 
 def _table(node: Mapping[str, Any], path: str) -> str:
     lines = ["| Field | Type | Default | Meaning |", "| --- | --- | --- | --- |"]
-    for name, type_, default, text in _rows(node, path):
+    for name, type_, default, text in _rows(node, path, []):
         lines.append(f"| `{name}` | {type_} | {default} | {text} |")
     return "\n".join(lines) + "\n"
 
 
-def _rows(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, str, str]]:
+def _rows(
+    node: Mapping[str, Any], path: str, told: list[tuple[object, str]]
+) -> Iterator[tuple[str, str, str, str]]:
+    """`told` are the parts of objects that have their rows already, and where."""
     required = node.get("required", ())
     for name, child in node.get("properties", {}).items():
         here = f"{path}.{name}"
@@ -44,9 +49,14 @@ def _rows(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, str, s
         if "default" in child:
             default = f"`{child['default']}`"
         suffix = "[]" if child["type"] == "array" else ""
-        yield here + suffix, _type(child), default, child.get("description", "")
-        if "template" not in here:
-            yield from _rows(inner, here + suffix)
+        text, parts = child.get("description", ""), inner.get("properties")
+        same = [where for known, where in told if parts and len(parts) >= _MANY and known == parts]
+        if same:
+            text += f" Its fields are those of `{same[0]}`."
+        yield here + suffix, _type(child), default, text
+        if "template" not in here and not same:
+            told.append((parts, here + suffix))
+            yield from _rows(inner, here + suffix, told)
 
 
 def _type(node: Mapping[str, Any]) -> str:
