@@ -45,6 +45,8 @@ class WorkerConfig:
     restarts: int = 0
     #: How the last of those ended, for people; empty when there was none.
     last_end: str = ""
+    #: `WorkerIdentity.place`.
+    place: str = ""
 
     def dump(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -59,6 +61,7 @@ class WorkerConfig:
             tuple(raw["given"]),
             raw["restarts"],
             raw["last_end"],
+            raw["place"],
         )
 
 

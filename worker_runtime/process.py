@@ -67,6 +67,7 @@ class WorkerProcess:
             host,
             config.restarts,
             config.last_end,
+            config.place,
         )
         self._end = end
         self._loop = _fast_loop()

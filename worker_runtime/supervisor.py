@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import time
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ class Supervisor:
         #: The gravest exit code so far; a fatal one wins over what the stop brings.
         self._fatal: int | None = None
         self._codes: list[int] = []
+        self._name = secrets.token_hex(4)
 
     async def run(self) -> int:
         """Run until a signal or a fatal error. Returns the exit code. Raises SettingsError."""
@@ -116,7 +118,9 @@ class Supervisor:
         """Keep one worker process running until the stop."""
         backoff, restarts, last_end = FIRST_BACKOFF, 0, ""
         while not self._stopping.is_set():
-            config = WorkerConfig(self._target, index, self._settings, self._given, restarts, last_end)
+            config = WorkerConfig(
+                self._target, index, self._settings, self._given, restarts, last_end, f"{self._name}/{index}"
+            )
             try:
                 async with self._spawning:
                     child = await Child.start(config, lambda report: self._fleet.reported(index, report))

@@ -40,7 +40,8 @@ async def test_the_reading_says_what_jetstream_can_say(on_nats: NatsSite) -> Non
     first = (await receive(one, 3)).deliveries
     await receive(two, 1)
     await settle(one, first[:2], Action.COMMIT, Action.DEAD)
-    again = on_nats.nats().renewer("q", WorkerIdentity("ra", "wa", "h", 1, "signal SIGKILL" + "L" * 100))
+    fell = WorkerIdentity("ra", "wa", "h", 1, "signal SIGKILL" + "L" * 100, "ab/0")
+    again = on_nats.nats().renewer("q", fell)
     await again.announce(Presence(True, 1, 4, 10))
     await again.close()
     await on_nats.renewer("wb", "rb").announce(Presence(False, 1, 1, 1, "stopping"))
@@ -52,7 +53,7 @@ async def test_the_reading_says_what_jetstream_can_say(on_nats: NatsSite) -> Non
     assert dict(reading.owners) == {"wa": 1, "wb": 1}
     wa, wb = reading.workers
     assert (wa.worker, wa.revision, wa.host, wa.receiving, wa.prefetch) == ("wa", "ra", "h", True, 10)
-    assert (wa.restarts, wa.last_end) == (1, "signal SIGKILL" + "L" * 86)
+    assert (wa.restarts, wa.last_end, wa.place) == (1, "signal SIGKILL" + "L" * 86, "ab/0")
     assert (wb.receiving, wb.reason) == (False, "stopping")
     assert 0 < wa.expires_in <= 600
     assert reading.role is Role.PRIMARY

@@ -17,12 +17,13 @@ SHORT = dataclasses.replace(CALM, expiry=0.001)
 
 
 async def test_how_the_one_before_it_ended_is_told_in_short(site: Site) -> None:
-    me = WorkerIdentity("r7", "w1", "pod-1", restarts=2, last_end="exit code 1" * 100)
+    me = WorkerIdentity("r7", "w1", "pod-1", restarts=2, last_end="exit code 1" * 100, place="ab/0")
     renewer = site.broker().renewer("q", me)
     await renewer.announce(BUSY)
     (worker,) = (await site.read()).workers
     await renewer.close()
     assert (worker.restarts, worker.last_end) == (2, ("exit code 1" * 100)[:100])
+    assert worker.place == "ab/0"
 
 
 async def test_a_worker_is_listed_with_what_it_says_until_it_signs_off(site: Site) -> None:

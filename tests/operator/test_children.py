@@ -244,6 +244,7 @@ def test_containers_that_were_started_again_are_told_by_the_last_end() -> None:
         3,
         datetime.fromisoformat("2026-01-01T00:00:09Z"),
         "pod b: container worker ended with exit code 137: read `kubectl logs b -c worker --previous`.",
+        (("a/worker", 2), ("b/worker", 1)),
     )
     nobody = child_of(live, resource.metadata, _revision(resource), pods[2:], START)
     assert nobody is not None

@@ -483,6 +483,20 @@ def test_a_window_in_which_the_canary_fell_is_measured_again() -> None:
     assert story.status.stable == V2.as_stable()
 
 
+def test_a_canary_that_falls_in_the_warm_up_is_told() -> None:
+    story = Measured({"analysis": {"durationSeconds": 300}})
+    story.until(Stage.ANALYZING)
+    falls(story, story.now)
+    story.look()
+    rollout = story.status.rollout
+    assert rollout is not None
+    assert rollout.analysis is not None
+    assert rollout.analysis.measured is None, "it is still warming up"
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert "restarted 1 time by now; worker pod-a" in ready.message
+
+
 def test_a_canary_that_falls_in_every_window_is_inconclusive_in_the_end() -> None:
     story = Measured(MEASURE, spec__progressDeadlineSeconds=60)
     story.until(Stage.ANALYZING)

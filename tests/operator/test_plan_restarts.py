@@ -29,6 +29,86 @@ def restarts(story: Story) -> dict[str, int]:
     return {one.name: one.restarts for one in story.status.revisions}
 
 
+def shows(story: Story, *places: tuple[str, int]) -> None:
+    """What is seen of the canary now: by place, how often it fell. Nothing, where none is given."""
+    r = story.revisions[V2.name]
+    number = sum(count for _, count in places)
+    told = Restarts(number, story.now, HOW, places) if places else None
+    story.revisions[V2.name] = replace(r, restarts=told)
+
+
+def test_the_number_stays_while_one_that_fell_is_away() -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED, "2/2")
+    shows(story, ("a/0", 2), ("b/0", 1))
+    story.look()
+    assert restarts(story)[V2.name] == 3
+    before = story.status
+    shows(story, ("b/0", 1))
+    story.look()
+    shows(story)
+    story.look()
+    assert story.status == before, "also the time and what is told of it"
+    assert HOW in says(story, "Ready")
+    shows(story, ("a/0", 3))
+    story.look()
+    assert restarts(story)[V2.name] == 4, "it came back, after one more"
+
+
+def test_restarts_of_a_pod_that_was_replaced_are_not_forgotten() -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED, "2/2")
+    shows(story, ("a/worker", 3))
+    story.look()
+    shows(story, ("b/worker", 2))
+    story.look()
+    assert restarts(story)[V2.name] == 5
+
+
+def test_more_places_than_a_status_has_room_for_never_take_the_number_back() -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED, "2/2")
+    crowd = [(f"p{number:03}", 2) for number in range(100)]
+    shows(story, *crowd)
+    story.look()
+    for some in (crowd[90:], crowd[:10], [], [*crowd, ("new", 1)]):
+        before = restarts(story)[V2.name]
+        shows(story, *some)
+        story.look()
+        assert before <= restarts(story)[V2.name] <= 201
+        row = next(row for row in story.status.revisions if row.name == V2.name)
+        assert len(row.fallen) <= 64
+    assert restarts(story)[V2.name] == 201
+
+
+def test_a_revision_that_is_made_again_begins_at_none() -> None:
+    story = begin(ONE, PAUSE)
+    story.until(Stage.PAUSED, "2/2")
+    shows(story, ("a/0", 2))
+    story.look()
+    kept = story.revisions.pop(V2.name)
+    story.broken.add(V2.name)
+    story.look()
+    story.revisions[V2.name] = replace(kept, restarts=None)
+    story.look()
+    assert restarts(story)[V2.name] == 0
+
+
+def test_a_pause_counts_from_a_restart_that_nobody_tells_any_more() -> None:
+    story = begin(ONE, MINUTE, PAUSE)
+    story.until(Stage.PAUSED, "2/3")
+    story.wait(50)
+    shows(story, ("a/0", 1))
+    story.look()
+    shows(story)
+    story.wait(40)
+    story.look()
+    assert story.step == "2/3", "94 s, but only 42 without a restart"
+    story.wait(20)
+    story.look()
+    assert story.step == "3/3"
+
+
 def test_a_pause_counts_from_the_last_restart_of_the_canary() -> None:
     story = begin(ONE, MINUTE, PAUSE)
     story.until(Stage.PAUSED, "2/3")

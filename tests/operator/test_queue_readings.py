@@ -111,6 +111,17 @@ async def test_processes_that_ended_and_were_started_again(broker: Broker, reade
     assert found.live["h1-2"].restarts is None
 
 
+async def test_each_place_of_a_host_counts_once(broker: Broker, reader: Reader) -> None:
+    presence = Presence(receiving=True, outstanding=0, coroutines=1, prefetch=2)
+    for name, place, number in (("w1", "a/0", 1), ("w2", "a/0", 2), ("w3", "a/1", 1), ("w4", "b/0", 2)):
+        identity = WorkerIdentity("h1-1", name, "laptop", number, "exit code 1", place)
+        await broker.renewer(QUEUE, identity).announce(presence)
+    restarts = (await reader.look()).live["h1-1"].restarts
+    assert restarts is not None
+    assert restarts.number == 5, "w1 is counted by w2, which follows it in its place"
+    assert restarts.places == (("a/0", 2), ("a/1", 1), ("b/0", 2))
+
+
 async def test_what_a_queue_says(broker: Broker, reader: Reader) -> None:
     await publish(broker, 3)
     consumer, renewer = broker.consumer(QUEUE, IDENTITY), broker.renewer(QUEUE, IDENTITY)

@@ -104,6 +104,8 @@ class WorkerIdentity:
     restarts: int = 0
     #: How the last of those ended, such as "exit code 1"; empty when there was none.
     last_end: str = ""
+    #: That place: the same for every process that follows another there, and of no other supervisor.
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ class WorkerReading:
     restarts: int = 0
     #: How the last of those ended, such as "exit code 1"; empty when there was none, or it does not say.
     last_end: str = ""
+    #: The place that `restarts` counts for; empty for a worker of an older release.
+    place: str = ""
 
 
 class Role(Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -74,6 +75,8 @@ class Worker:
     missed: int = 0
     #: Deaths in a row, none followed by a good run.
     deaths: int = 0
+    #: Tells it from any other of its name, such as that of an earlier `queueworker up`.
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(4))
     #: All deaths but those that were ordered; when the last was, by the loop's clock, and what it left.
     restarts: int = 0
     fell_at: float = 0.0

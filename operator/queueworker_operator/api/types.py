@@ -259,6 +259,19 @@ class Role(StrEnum):
     LEAVING = "Leaving"
 
 
+#: Of those that fell, as many as are told apart in a status, which has a bounded size.
+MOST_PLACES = 64
+
+
+class FallenStatus(_Tolerant):
+    """A place whose process ended without being told to."""
+
+    place: Annotated[str, Field(max_length=320)] = Field(
+        description="A container of a pod, a process of a worker, or a local worker."
+    )
+    restarts: Int32 = Field(description="How often.")
+
+
 class RevisionStatus(_Tolerant):
     """One revision that exists."""
 
@@ -270,7 +283,18 @@ class RevisionStatus(_Tolerant):
     ready_replicas: Int32 = Field(description="Workers that are ready.")
     restarts: Int32 = Field(
         default=0,
-        description="How often workers that are there ended without being told to, and were started again.",
+        description="How often workers of it ended without being told to, and were started again. It never "
+        "goes back while the revision is there.",
+    )
+    restarted_at: Timestamp | None = Field(default=None, description="When the last of them did.")
+    restart_message: Annotated[str, Field(max_length=512)] | None = Field(
+        default=None, description="Who that was, and how it ended."
+    )
+    fallen: Annotated[tuple[FallenStatus, ...], Field(max_length=MOST_PLACES)] = Field(
+        default=(),
+        description="What is summed up in restarts, for each place that a process runs in: a process that "
+        "follows another there does not begin anew.",
+        json_schema_extra=_keyed_by("place"),
     )
     prefetch: Int32 = Field(description="Its prefetch.")
     coroutines: Int32 | None = Field(default=None, description="Its coroutines, where known.")

@@ -69,17 +69,17 @@ def is_available(pod: Body, min_ready: timedelta, now: datetime) -> bool:
 def restarts_of(pods: Iterable[Body]) -> Restarts | None:
     """The containers of live pods that ended and were started again. A pod that was deleted, or that its node
     gave up, is none: another one has taken its place."""
-    number = 0
+    places = dict[str, int]()
     ends = list[tuple[datetime, str]]()
     for pod in filter(is_alive, pods):
         for container in (pod.get("status") or {}).get("containerStatuses") or ():
             count, ended = int(container.get("restartCount") or 0), _terminated(container, "lastState")
             if not count:
                 continue
-            number += count
+            places[f"{_name(pod)}/{container['name']}"] = count
             at = datetime.fromisoformat(ended.get("finishedAt") or pod["metadata"]["creationTimestamp"])
             ends.append((at, _ended_text(_name(pod), container["name"], ended)))
-    return Restarts(number, *max(ends)) if ends else None
+    return Restarts(sum(places.values()), *max(ends), tuple(sorted(places.items()))) if ends else None
 
 
 def metrics_of(pods: Iterable[Body], port: int) -> dict[str, str]:

@@ -77,4 +77,5 @@ def _restarts(group: ProcessGroup, now: datetime, time: float) -> Restarts | Non
         return None
     last = max(fallen, key=lambda worker: worker.fell_at)
     fell_at = now - timedelta(seconds=time - last.fell_at)
-    return Restarts(sum(worker.restarts for worker in fallen), fell_at, last.how_it_fell)
+    places = tuple((f"{worker.name}/{worker.incarnation}", worker.restarts) for worker in fallen)
+    return Restarts(sum(number for _, number in places), fell_at, last.how_it_fell, places)

@@ -266,11 +266,12 @@ def _live(reading: QueueReading, observed_at: datetime) -> dict[str, LiveWorkers
 
 def _restarts(fallen: Sequence[WorkerReading], observed_at: datetime) -> Restarts | None:
     """One that ended stays on the list until it is missed, and the one in its place counts it too, so of each
-    host the most is told. (Workers that share a host have a pod's name for it, but on a laptop.)"""
+    place the most is told. A worker of an older release names none: of those, the most of each host is told,
+    which is never too many."""
     if not fallen:
         return None
-    by_host = {one.host: one for one in sorted(fallen, key=lambda one: (one.restarts, one.worker))}
-    worst = max(by_host.values(), key=lambda one: (one.restarts, one.worker))
+    rising = sorted(fallen, key=lambda one: (one.restarts, one.worker))
+    places, worst = {one.place or one.host or one.worker: one.restarts for one in rising}, rising[-1]
     how = f"with {worst.last_end}" if worst.last_end else "unexpectedly"
     message = (
         f"worker {worst.host or worst.worker}: a process of it ended {how} and was started again; its output "
@@ -278,4 +279,4 @@ def _restarts(fallen: Sequence[WorkerReading], observed_at: datetime) -> Restart
     )
     # Of the youngest: a reading never says it was earlier than it was.
     last = observed_at - timedelta(seconds=min(one.uptime for one in fallen))
-    return Restarts(sum(one.restarts for one in by_host.values()), last, message)
+    return Restarts(sum(places.values()), last, message, tuple(sorted(places.items())))

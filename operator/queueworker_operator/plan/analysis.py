@@ -126,7 +126,7 @@ def analysed(
         state = AnalysisStatus(
             revision=subject.canary.revision, settings=terms.fingerprint, began=books, began_at=now
         )
-        return Analysed(state, _measuring(terms))
+        return Analysed(state, _measuring(terms, subject))
     if before.verdict is not None:
         return _stands(terms, before)
     audited = terms.audited
@@ -139,18 +139,18 @@ def analysed(
     waits = timedelta(seconds=terms.analysis.warm_up_seconds)
     length = timedelta(seconds=terms.analysis.duration_seconds)
     if terms.analysis.force_failure and subject.may_kill and before.killed_at is None:
-        return Analysed(before.model_copy(update={"killed_at": now}), _measuring(terms), kills=True)
+        return Analysed(before.model_copy(update={"killed_at": now}), _measuring(terms, subject), kills=True)
     if now - before.began_at > longest(terms.analysis) + terms.deadline:
         fell = told_restarts(subject.arm)
         who = "the canary fell" if fell else "the broker or the operator was away"
         text = f"it could not be measured in one piece: {who} again and again.{fell}"
         return _ended(terms, before, Verdict.INCONCLUSIVE, text)
     if now - (before.killed_at or before.began_at) < waits:
-        return Analysed(before, _measuring(terms))
+        return Analysed(before, _measuring(terms, subject))
     blind = [gate for gate in terms.chosen if gate.type in NEED_BOOKS and gate.waiver is None]
     if blind and not kept:
         # No time would change that.
-        return _judged(terms, before, tuple((gate, WITHOUT_BOOKS) for gate in blind), books)
+        return _judged(terms, subject, before, tuple((gate, WITHOUT_BOOKS) for gate in blind), books)
     watched = queue.watched_since
     if (
         before.measured is None
@@ -181,7 +181,7 @@ def analysed(
     found = tuple((gate, judge(gate, measured)) for gate in terms.chosen)
     if audited is not None and all(one.verdict in _LEAD_ON for _, one in found):
         return _to_be_counted(terms, audited, before, found, books, now)
-    return _judged(terms, before, found, books)
+    return _judged(terms, subject, before, found, books)
 
 
 def longest(analysis: Analysis) -> timedelta:
@@ -230,7 +230,7 @@ def _counted(
     settings = {one.type: one for one in terms.chosen}
     kept = [(settings[one.type], Judged.of(one)) for one in before.found]
     found = tuple((one, joined(is_, told) if one.type is gate.type else is_) for one, is_ in kept)
-    return _judged(terms, before.model_copy(update={"found": (), "audit": None}), found, books)
+    return _judged(terms, subject, before.model_copy(update={"found": (), "audit": None}), found, books)
 
 
 def _audit_name(terms: Terms, state: AnalysisStatus) -> str:
@@ -284,6 +284,7 @@ def _counts(row: Row, unbooked: int) -> Counts:
 
 def _judged(
     terms: Terms,
+    subject: Subject,
     before: AnalysisStatus,
     found: tuple[tuple[Gate, Judged], ...],
     again_from: BooksStatus,
@@ -293,12 +294,12 @@ def _judged(
     if failed := by[Verdict.FAILED]:
         if before.failures < min(gate.failure_limit for gate, _ in failed):
             more = {"failures": before.failures + 1, "measured": again_from}
-            return Analysed(before.model_copy(update=more), _measuring(terms))
+            return Analysed(before.model_copy(update=more), _measuring(terms, subject))
         return replace(_ended(terms, before, Verdict.FAILED, _text(failed)), found=found)
     if errors := by[Verdict.ERROR]:
         if before.errors < min(gate.error_limit for gate, _ in errors):
             more = {"errors": before.errors + 1}
-            return Analysed(before.model_copy(update=more), _measuring(terms))
+            return Analysed(before.model_copy(update=more), _measuring(terms, subject))
         return replace(_ended(terms, before, Verdict.INCONCLUSIVE, _text(errors)), found=found)
     if unsure := by[Verdict.INCONCLUSIVE]:
         return replace(_ended(terms, before, Verdict.INCONCLUSIVE, _text(unsure)), found=found)
@@ -323,8 +324,8 @@ def _stands(terms: Terms, state: AnalysisStatus) -> Analysed:
     return Analysed(state, Wait(reason, f"{state.revision} did not pass: {text}. {way}"), aborts=aborts)
 
 
-def _measuring(terms: Terms, subject: Subject | None = None) -> Wait:
-    told = told_restarts(subject.arm) if subject else ""
+def _measuring(terms: Terms, subject: Subject) -> Wait:
+    told = told_restarts(subject.arm)
     counted = " without a restart of it" if told else ""
     text = f"This step measures the canary for {terms.analysis.duration_seconds} s{counted}.{told}"
     return Wait(ConditionReason.ANALYZING, text)

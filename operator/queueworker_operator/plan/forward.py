@@ -50,8 +50,8 @@ from queueworker_operator.plan.guards import (
 )
 from queueworker_operator.plan.kept import find
 from queueworker_operator.plan.priority import older_work
-from queueworker_operator.plan.queue_facts import together
 from queueworker_operator.plan.requests import Heard, Pending, as_target, hear
+from queueworker_operator.plan.restarts import with_restarts
 from queueworker_operator.plan.rolling import Decision, rolling
 from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
@@ -109,9 +109,7 @@ def change_of(
     if not isinstance(reachable, Pass):
         queue = Unknown("the broker is not proven reachable", broker.observed_at)
     fenced = tuple(queue.fences) if isinstance(queue, QueueFacts) else ()
-    if isinstance(queue, QueueFacts):
-        live = queue.of
-        revisions = tuple(replace(r, restarts=together(r.restarts, live(r.name).restarts)) for r in revisions)
+    revisions = with_restarts(revisions, queue, resource.status)
     previous = remembered(spec, wanted, resource.status, revisions, fenced)
     place = place_of(resource, wanted, previous, now)
     there = any(previous.stable and r.name == previous.stable.revision for r in revisions)

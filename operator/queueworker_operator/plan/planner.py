@@ -50,6 +50,7 @@ from queueworker_operator.plan.guards import Fail, Guard, Pass
 from queueworker_operator.plan.kept import keeping
 from queueworker_operator.plan.moving import moving
 from queueworker_operator.plan.priority import older_work
+from queueworker_operator.plan.restarts import with_restarts
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
 from queueworker_operator.plan.steps import Place, whole_since
@@ -175,7 +176,8 @@ def _previous(previous: QueueWorkerStatus, decision: Decision) -> str | None:
 
 def _refuse(resource: InvalidQueueWorker, workers: Workers, now: datetime) -> Plan:
     """The spec cannot be used: say so, and leave the workers as they are."""
-    previous, revisions = resource.status, _ours(workers)
+    previous = resource.status
+    revisions = with_restarts(_ours(workers), None, previous)
     problems = "; ".join(str(problem) for problem in resource.problems)
     view = View(
         stage=previous.rollout.stage if previous.rollout else Stage.VALIDATING,
@@ -212,7 +214,7 @@ def _delete(
     metadata, previous = resource.metadata, resource.status
     if FINALIZER not in metadata.finalizers:
         return Plan((), previous, SETTLED)
-    revisions = _ours(workers)
+    revisions = with_restarts(_ours(workers), None, previous)
     end = ending(resource, workers, revisions, facts, now)
     if end.done:
         return Plan(end.actions, previous, SETTLED)

@@ -29,6 +29,9 @@ class Restarts:
     last_at: datetime
     #: Names the pod or process and how it ended the last time.
     message: str
+    #: By place (a container of a pod, a process of a worker): how many of them each one had. A place that has
+    #: another process now is the same place. Empty where nobody tells them apart.
+    places: tuple[tuple[str, int], ...] = ()
 
     @property
     def told(self) -> str:
@@ -43,7 +46,8 @@ def together(*some: Restarts | None) -> Restarts | None:
     if not known:
         return None
     last = max(known, key=lambda one: one.last_at)
-    return Restarts(sum(one.number for one in known), last.last_at, last.message)
+    places = tuple(sorted(place for one in known for place in one.places))
+    return Restarts(sum(one.number for one in known), last.last_at, last.message, places)
 
 
 @dataclass(frozen=True, slots=True)

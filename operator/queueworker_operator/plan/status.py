@@ -22,6 +22,7 @@ from queueworker_operator.plan.failure_words import failure, remedy, trouble
 from queueworker_operator.plan.gate_words import gates_word
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait
 from queueworker_operator.plan.priority import evidence
+from queueworker_operator.plan.restarts import shown_restarts
 from queueworker_operator.plan.split import serving, young
 from queueworker_operator.plan.view import HALTED, View
 from queueworker_operator.plan.way_out import WayOut
@@ -38,7 +39,7 @@ def build_status(
     metadata: Metadata, previous: QueueWorkerStatus, view: View, now: datetime
 ) -> QueueWorkerStatus:
     """The whole status. `now` is in whole seconds."""
-    revisions = _revisions(view)
+    revisions = _revisions(view, previous)
     rollout = _rollout(previous, view, now)
     conditions = _conditions(metadata.generation, previous, _words(view, rollout, now), now)
     return QueueWorkerStatus(
@@ -63,7 +64,8 @@ def build_status(
     )
 
 
-def _revisions(view: View) -> tuple[RevisionStatus, ...]:
+def _revisions(view: View, previous: QueueWorkerStatus) -> tuple[RevisionStatus, ...]:
+    before = {row.name: row for row in previous.revisions}
     stable = view.stable.revision if view.stable else None
 
     def role(name: str) -> Role:
@@ -84,9 +86,9 @@ def _revisions(view: View) -> tuple[RevisionStatus, ...]:
             role=role(r.name),
             replicas=r.alive,
             ready_replicas=r.ready,
-            restarts=r.restarts.number if r.restarts else 0,
             prefetch=r.prefetch,
             coroutines=r.coroutines,
+            **shown_restarts(r.restarts, before.get(r.name)),
         )
         for r in sorted(view.revisions, key=order)[:20]
     )

@@ -41,6 +41,7 @@ class _Record(msgspec.Struct):
     expiry: float = 0.0
     restarts: int = 0
     last_end: str = ""
+    place: str = ""
 
 
 async def put(link: Link, subject: str, value: bytes, doing: str, *, patience: float = 0.0) -> None:
@@ -95,6 +96,7 @@ def encode_record(identity: WorkerIdentity, presence: Presence, up: float, expir
             expiry,
             identity.restarts,
             identity.last_end[:LONGEST_END],
+            identity.place,
         )
     )
 
@@ -127,6 +129,7 @@ async def roster(link: Link, names: QueueNames, now: float) -> tuple[list[Worker
                 expires_in=record.expiry - silent,
                 restarts=record.restarts,
                 last_end=record.last_end[:LONGEST_END],
+                place=record.place,
             )
         )
     return sorted(alive, key=lambda each: each.worker), gone

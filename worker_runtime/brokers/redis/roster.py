@@ -25,6 +25,7 @@ class _Record(msgspec.Struct):
     prefetch: int = 0
     restarts: int = 0
     last_end: str = ""
+    place: str = ""
 
 
 def encode_record(identity: WorkerIdentity, presence: Presence) -> bytes:
@@ -40,6 +41,7 @@ def encode_record(identity: WorkerIdentity, presence: Presence) -> bytes:
             "prefetch": presence.prefetch,
             "restarts": identity.restarts,
             "last_end": identity.last_end[:LONGEST_END],
+            "place": identity.place,
         }
     )
 
@@ -72,6 +74,7 @@ def read_roster(
                 expires_in=left,
                 restarts=record.restarts,
                 last_end=record.last_end[:LONGEST_END],
+                place=record.place,
             )
         )
     return sorted(workers, key=lambda each: each.worker)
