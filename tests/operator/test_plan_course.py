@@ -8,6 +8,7 @@ import pytest
 
 from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
+from queueworker_operator.plan.revoked import told_unknown, unknown_revoked
 from tests.operator.canary_story import HALF, MINUTE, ONE, PAUSE, Story, arm, begin, canary
 from tests.operator.resources import OLD, V1, V2, on, seen, wants
 
@@ -270,3 +271,53 @@ def test_a_legacy_revision_that_is_revoked_is_not_gone_to() -> None:
     story = Story(wants("demo:old", 4, on("v1"), **revoked), seen(V1, 4))
     assert story.look() == []
     assert story.numbers() == {V1.name: 4}
+
+
+# -- a revoked version that nobody knows -----------------------------------------------------------
+
+
+def test_a_word_that_is_no_version_is_warned_of_once() -> None:
+    typo = f"{V1.version[:-1]}x"
+    story = begin(ONE, PAUSE, spec__revokedVersions=[typo, OLD.version, V1.version])
+    story.look()
+    assert story.events.count("RevokedVersionUnknown") == 1
+    assert unknown_revoked(story.status) == (typo, OLD.version)
+    told = told_unknown(unknown_revoked(story.status), story.status)
+    assert typo in told
+    assert V1.version in told.partition("known:")[2]
+    assert V2.version in told.partition("known:")[2]
+    story.until(Stage.PAUSED, "2/2")
+    assert story.events.count("RevokedVersionUnknown") == 1
+    assert story.step == "2/2", "it is no error"
+
+
+def test_a_version_that_was_known_once_is_no_typing_mistake_later() -> None:
+    story = Story(wants("demo:v1", 4, on("v1"), spec__revokedVersions=[V2.version]), seen(V1, 4), seen(V2, 0))
+    story.look()
+    assert unknown_revoked(story.status) == ()
+    story.revisions.pop(V2.name, None)
+    story.look()
+    story.wants(wants("demo:v1", 4, story.status, spec__revokedVersions=[V2.version], metadata__generation=2))
+    story.look()
+    assert unknown_revoked(story.status) == ()
+    assert "RevokedVersionUnknown" not in story.events
+
+
+def test_a_version_that_comes_is_known_and_kept_out() -> None:
+    story = Story(wants("demo:v1", 4, on("v1"), **REVOKED), seen(V1, 4))
+    story.look()
+    assert unknown_revoked(story.status) == (V2.version,)
+    story.wants(wants("demo:v2", 4, story.status, **REVOKED))
+    story.look()
+    assert unknown_revoked(story.status) == ()
+    ready = story.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "VersionRevoked"
+
+
+def test_the_warning_goes_with_the_word() -> None:
+    story = Story(wants("demo:v1", 4, on("v1"), **REVOKED), seen(V1, 4))
+    story.look()
+    story.wants(wants("demo:v1", 4, story.status))
+    story.look()
+    assert story.status.revoked == ()

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from queueworker_operator.api.gates import GateStatus, GateType, Verdict
 from queueworker_operator.api.reasons import ConditionReason as R, Stage
-from queueworker_operator.api.types import Condition, QueueWorkerStatus, RolloutStatus
+from queueworker_operator.api.types import Condition, QueueWorkerStatus, RevokedStatus, RolloutStatus
 from queueworker_operator.cli.place import Place
 from queueworker_operator.cli.seen import Seen
 from queueworker_operator.cli.tree import tree
@@ -241,3 +241,17 @@ def test_the_step_of_a_canary_is_told() -> None:
     shown = console.export_text()
     assert "stage CanaryScaling to h1-a466bed4-p100, step 10/11, attempt 2" in shown
     assert "queue stats-usage\n" in shown
+
+
+def test_a_revoked_word_that_nobody_knows_is_told_by_all_three() -> None:
+    one = seen(SERVING)
+    revoked = (RevokedStatus(version="h1-typo", known=False), RevokedStatus(version="h1-old", known=True))
+    one = replace(one, status=one.status.model_copy(update={"revoked": revoked}))
+    found = verdict(one)
+    assert found.code == 0, "a warning, no obstacle"
+    assert verdict_as_json(one, found)["revokedUnknown"] == ["h1-typo"]
+    page = StringIO()
+    Console(file=page, width=400).print(tree(one))
+    for text in ("\n".join(verdict_as_text(one, found, after(200), COMMAND)), page.getvalue()):
+        assert "h1-typo, which is no version known here" in text
+        assert "h1-old" not in text

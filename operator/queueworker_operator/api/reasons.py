@@ -147,6 +147,7 @@ class EventReason(StrEnum):
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     DRAIN_OVERDUE = "DrainOverdue"
     DRAIN_UNPROVEN = "DrainUnproven"
+    REVOKED_VERSION_UNKNOWN = "RevokedVersionUnknown"
     PRODUCERS_PUBLISH = "ProducersStillPublishing"
     PRIORITY_STUCK = "PriorityStuck"
 

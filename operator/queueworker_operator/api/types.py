@@ -300,6 +300,16 @@ class RevisionStatus(_Tolerant):
     coroutines: Int32 | None = Field(default=None, description="Its coroutines, where known.")
 
 
+class RevokedStatus(_Tolerant):
+    """A version of spec.revokedVersions."""
+
+    version: Annotated[str, Field(max_length=63)] = Field(description="As the spec has it.")
+    known: bool = Field(
+        description="Whether a revision of that version was ever seen here. A word that was not may be a "
+        "typing mistake, or a version that is still to come: it is kept out."
+    )
+
+
 class BrokerStatus(_Tolerant):
     """What is known of the broker."""
 
@@ -357,6 +367,11 @@ class QueueWorkerStatus(_Tolerant):
     promoted: Annotated[str, Field(max_length=63)] | None = Field(
         default=None,
         description="The revision that takes over: its steps are done, or a request promoted it.",
+    )
+    revoked: Annotated[tuple[RevokedStatus, ...], Field(max_length=50)] = Field(
+        default=(),
+        description="What spec.revokedVersions has, and whether it is known.",
+        json_schema_extra=_keyed_by("version"),
     )
     rollout: RolloutStatus | None = Field(default=None, description="The change under way, or Idle.")
     gates: Annotated[tuple[GateStatus, ...], Field(max_length=32)] = Field(

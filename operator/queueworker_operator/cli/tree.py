@@ -13,6 +13,7 @@ from queueworker_operator.api.reasons import Stage
 from queueworker_operator.api.types import RevisionStatus
 from queueworker_operator.cli.seen import Seen
 from queueworker_operator.cli.verdict import Answer, verdict
+from queueworker_operator.plan.revoked import told_unknown, unknown_revoked
 
 _COLOURS = {Answer.SETTLED: "green", Answer.MOVING: "cyan", Answer.WAITING: "yellow", Answer.BLOCKED: "red"}
 _GATES = {Verdict.PASSED: "green", Verdict.WAIVED: "yellow", Verdict.INCONCLUSIVE: "yellow"}
@@ -45,6 +46,8 @@ def tree(seen: Seen) -> Tree:
     if ignored := seen.status.request_ignored:
         text = f"request {seen.status.handled_request} was ignored: {ignored}"
         grown.add(Text(text, style="yellow"))
+    if unknown := unknown_revoked(seen.status):
+        grown.add(Text(told_unknown(unknown, seen.status), style="yellow"))
     for one in found.besides:
         if one.message != found.message:
             grown.add(Text(f"{one.type} is {one.status}: {one.reason}", style="yellow"))

@@ -13,6 +13,7 @@ from queueworker_operator.api.gates import newest
 from queueworker_operator.api.reasons import ConditionReason, ConditionType, Stage
 from queueworker_operator.api.types import Condition
 from queueworker_operator.cli.seen import Seen
+from queueworker_operator.plan.revoked import told_unknown, unknown_revoked
 from queueworker_operator.plan.view import HALTED
 
 #: What `why` ends with.
@@ -145,6 +146,7 @@ def verdict_as_json(seen: Seen, found: Verdict) -> dict[str, Any]:
         "step": rollout.step if rollout else None,
         "attempt": rollout.attempt if rollout else None,
         "requestIgnored": seen.status.request_ignored,
+        "revokedUnknown": list(unknown_revoked(seen.status)),
         "gates": [one.model_dump(mode="json", by_alias=True) for one in newest(seen.status.gates)],
         "besides": [one.model_dump(mode="json", by_alias=True) for one in found.besides],
     }
@@ -164,6 +166,8 @@ def verdict_as_text(seen: Seen, found: Verdict, now: datetime, command: str) -> 
         )
     if ignored := seen.status.request_ignored:
         lines.append(f"  request {seen.status.handled_request} was ignored: {ignored}")
+    if unknown := unknown_revoked(seen.status):
+        lines.append(f"  {told_unknown(unknown, seen.status)}")
     gates = newest(seen.status.gates)
     for gate in gates:
         said = "see above" if gate.message.rstrip(".") in found.message else gate.message

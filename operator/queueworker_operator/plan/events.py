@@ -15,6 +15,7 @@ from queueworker_operator.api.reasons import (
 from queueworker_operator.api.types import Condition, QueueWorkerStatus, Role
 from queueworker_operator.plan.actions import EmitEvent
 from queueworker_operator.plan.gate_words import gate_events
+from queueworker_operator.plan.revoked import told_unknown, unknown_revoked
 from queueworker_operator.plan.status import deletes
 
 #: Stalled for these reasons is posted; what is wrong with the broker is posted from its own conditions.
@@ -38,6 +39,7 @@ def transitions(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator
     yield from _retired(before, after)
     yield from _broker(before, after)
     yield from gate_events(before, after)
+    yield from _revoked(before, after)
     stalled = _changed(before, after, ConditionType.STALLED)
     if stalled and (reason := _STALLED.get(ConditionReason(stalled.reason))):
         yield _event(reason, before, after, stalled)
@@ -165,6 +167,13 @@ def _retired(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Em
             text = f"{r.name} was superseded and has no worker left; {r.deployment} is deleted."
             key = f"retired:{after.observed_generation}:{r.name}"
             yield EmitEvent(EventReason.REVISION_RETIRED, "Normal", text, key)
+
+
+def _revoked(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:
+    was = unknown_revoked(before)
+    if new := [one for one in unknown_revoked(after) if one not in was]:
+        key = f"revoked:{after.observed_generation}:{','.join(new)}"
+        yield EmitEvent(EventReason.REVOKED_VERSION_UNKNOWN, "Warning", told_unknown(new, after), key)
 
 
 def _broker(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[EmitEvent]:

@@ -51,6 +51,7 @@ from queueworker_operator.plan.kept import keeping
 from queueworker_operator.plan.moving import moving
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.restarts import with_restarts
+from queueworker_operator.plan.revoked import revoked_versions
 from queueworker_operator.plan.rolling import Decision
 from queueworker_operator.plan.status import build_status
 from queueworker_operator.plan.steps import Place, whole_since
@@ -113,6 +114,9 @@ def _forward(resource: QueueWorker, workers: Workers, facts: Facts, now: datetim
         old_work=change.situation.old_work,
         rolled_back=heard.rolled_back,
         kept=kept,
+        revoked=revoked_versions(
+            spec.revoked_versions, (asked.version, *(r.version for r in workers.revisions)), previous
+        ),
         promoted=heard.promoted if stable and stable.revision != heard.promoted else None,
         place=change.place,
         canary=(change.arm.revision.name, change.arm.split.workers) if change.arm else None,

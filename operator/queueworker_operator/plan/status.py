@@ -58,6 +58,7 @@ def build_status(
         rolled_back=view.rolled_back,
         kept=view.kept,
         promoted=view.promoted,
+        revoked=previous.revoked if view.revoked is None else view.revoked,
         rollout=rollout,
         gates=view.gates,
         revisions=revisions,

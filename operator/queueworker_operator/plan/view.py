@@ -8,7 +8,7 @@ from datetime import timedelta
 from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.reasons import ConditionReason, Stage
 from queueworker_operator.api.request import RolledBackStatus
-from queueworker_operator.api.types import StableStatus
+from queueworker_operator.api.types import RevokedStatus, StableStatus
 from queueworker_operator.plan.facts import BrokerCheck, PriorityWork, RevisionFacts, Unknown
 from queueworker_operator.plan.guards import Guard, Pass, Wait
 from queueworker_operator.plan.split import serving
@@ -79,6 +79,8 @@ class View:
     rolled_back: RolledBackStatus | None = None
     #: Revisions that can be gone back to, the last first.
     kept: tuple[str, ...] = ()
+    #: What the spec revokes; None keeps what the previous status says of it.
+    revoked: tuple[RevokedStatus, ...] | None = None
     #: The resource is on its way out.
     deleting: bool = False
 
