@@ -198,6 +198,12 @@ CASES = (
     ),
     Case("prometheus-tls", asked("http://p"), asked("http://p", tls={"ca": {"name": "p"}}), 0),
     Case(
+        "prometheus-tls",
+        asked("https://p", tls={"certificate": {"name": "p"}}),
+        asked("http://p", tls={"certificate": {"name": "p"}}),
+        0,
+    ),
+    Case(
         "one-of-each-gate",
         gated({"type": "QueueProgress"}, {"type": "UsageAccounting"}),
         gated({"type": "QueueProgress"}, {"type": "QueueProgress", "minSamples": 5}),

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hypothesis import given, strategies as st
 from queueworker_operator.api.audits import AuditQuery
 from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.gates import AnalysisStatus, AuditStatus, BooksStatus, Counts, Gate
+from queueworker_operator.observe.certificates import validity
 from queueworker_operator.observe.queries import NoNumberError, QueryAudits, number_in
 from queueworker_operator.observe.secrets import Files, files_in
 from queueworker_operator.plan.audit import (
@@ -311,6 +313,178 @@ async def test_an_encrypted_connection_is_verified_by_the_authority_that_is_name
                 found = await audits.latest("k", RESOURCE, analysis("b"), query, trusting)
         assert found == AuditMeasured("b", 0.0)
     await audits.close()
+
+
+def openssl(*command: str, where: Path) -> None:
+    subprocess.run(["openssl", *command], check=True, capture_output=True, cwd=where)
+
+
+def issue(where: Path, name: str) -> tuple[bytes, bytes]:
+    """A client's certificate by the authority in tls.crt and tls.key, and its key."""
+    openssl(
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        f"/CN={name}",
+        "-keyout",
+        f"{name}.key",
+        "-out",
+        f"{name}.csr",
+        where=where,
+    )
+    openssl(
+        "x509",
+        "-req",
+        "-in",
+        f"{name}.csr",
+        "-CA",
+        "tls.crt",
+        "-CAkey",
+        "tls.key",
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-out",
+        f"{name}.crt",
+        where=where,
+    )
+    return (where / f"{name}.crt").read_bytes(), (where / f"{name}.key").read_bytes()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def test_a_client_shows_its_certificate_where_one_is_required(
+    signed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    key, certificate = signed
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    for one in (key, certificate):
+        (strangers / one.name).write_bytes(one.read_bytes())
+    own, own_key = issue(tmp_path, "operator")
+    openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=strange",
+        "-keyout",
+        "tls.key",
+        "-out",
+        "tls.crt",
+        where=strangers,
+    )
+    strange, strange_key = issue(strangers, "stranger")
+    secrets = {
+        "ca": {"ca.crt": certificate.read_text()},
+        "mine": {"tls.crt": own.decode(), "tls.key": own_key.decode()},
+        "strange": {"tls.crt": strange.decode(), "tls.key": strange_key.decode()},
+    }
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
+    tls.load_cert_chain(certificate, key)
+    tls.verify_mode = ssl.CERT_REQUIRED
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(vector("0"))
+
+    async def of_file(files: Iterable[SecretFile]) -> Files | str:
+        return files_in(secrets, files)
+
+    audits = QueryAudits(lambda: max(now(), after(70)))
+
+    async def found(url: str, name: str, shown: str) -> AuditFact:
+        trust = {"ca": {"name": "ca"}}
+        shows = trust | ({"certificate": {"name": shown}} if shown else {})
+        query = AuditQuery.model_validate({"url": url, "query": "x", "tls": shows})
+        async with asyncio.timeout(60):
+            told: AuditFact = AuditRuns(name)
+            while isinstance(told, AuditRuns):
+                told = await audits.latest("k", RESOURCE, analysis(name), query, of_file)
+        return told
+
+    async with answering(answer, tls) as url:
+        assert await found(url, "a", "mine") == AuditMeasured("a", 0.0)
+        none = await found(url, "b", "")
+        assert isinstance(none, AuditBroken)
+        assert "name a Secret by prometheus.tls.certificate" in none.message
+        other = await found(url, "c", "strange")
+        assert isinstance(other, AuditBroken)
+        assert "the Secret strange has under tls.crt" in other.message
+        assert "PRIVATE" not in other.message
+    await audits.close()
+
+
+async def test_a_certificate_that_cannot_be_shown_is_told_before_anything_is_measured(
+    signed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    good, key = issue(tmp_path, "good")
+    _, other = issue(tmp_path, "other")
+    openssl(
+        "rsa", "-aes256", "-passout", "pass:s3cret", "-in", "good.key", "-out", "locked.key", where=tmp_path
+    )
+    locked = (tmp_path / "locked.key").read_bytes()
+    cases = [
+        ((good, other), "the Secret c has under tls.key is not the key of the certificate"),
+        ((good, b"s3cret"), "the Secret c has under tls.key is no private key"),
+        ((good, locked), "the Secret c has under tls.key is no private key as PEM without a passphrase"),
+        ((b"s3cret", key), "the Secret c has under tls.crt is no certificate"),
+        ((good, b""), "Secret c of the file, which has no value under tls.key"),
+    ]
+    query = AuditQuery.model_validate(
+        {"url": "https://nowhere.invalid", "query": "x", "tls": {"certificate": {"name": "c"}}}
+    )
+    measured = analysis().model_copy(update={"audit": None})
+    for (shown, of), part in cases:
+        secrets = {"c": {"tls.crt": shown.decode(), "tls.key": of.decode()}}
+
+        async def of_file(
+            files: Iterable[SecretFile], secrets: dict[str, dict[str, str]] = secrets
+        ) -> Files | str:
+            return files_in(secrets, files)
+
+        audits = QueryAudits(now)
+        refused = await audits.latest("k", RESOURCE, measured, query, of_file)
+        await audits.close()
+        assert isinstance(refused, AuditRefused), part
+        assert part in refused.message
+        assert "prometheus.tls.certificate" in refused.message
+        assert "s3cret" not in refused.message
+
+
+@pytest.mark.parametrize(("days", "part"), [(-1, "is not valid before 2"), (3, "expired at 2")])
+async def test_a_certificate_of_another_time_is_told(
+    signed: tuple[Path, Path], tmp_path: Path, days: int, part: str
+) -> None:
+    certificate, key = issue(tmp_path, "client")
+    secrets = {"c": {"tls.crt": certificate.decode(), "tls.key": key.decode()}}
+
+    async def of_file(files: Iterable[SecretFile]) -> Files | str:
+        return files_in(secrets, files)
+
+    query = AuditQuery.model_validate(
+        {"url": "https://nowhere.invalid", "query": "x", "tls": {"certificate": {"name": "c"}}}
+    )
+    audits = QueryAudits(lambda: now() + timedelta(days=days))
+    refused = await audits.latest(
+        "k", RESOURCE, analysis().model_copy(update={"audit": None}), query, of_file
+    )
+    await audits.close()
+    assert isinstance(refused, AuditRefused)
+    assert f"prometheus.tls.certificate: what the Secret c has under tls.crt {part}" in refused.message
+
+
+@given(st.binary(max_size=300))
+def test_whatever_bytes_are_no_certificate_are_refused(raw: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        validity(raw)
 
 
 @pytest.mark.parametrize(

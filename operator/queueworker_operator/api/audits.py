@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from queueworker_operator.api.credentials import Authority, Login, SecretFile, Token
+from queueworker_operator.api.credentials import Authority, Certificate, Login, SecretFile, Token
 from queueworker_operator.api.schema import Int32, Model, Tolerant
 from queueworker_operator.api.template import Template
 
@@ -47,8 +47,12 @@ class QueryCredentials(Model):
 class QueryTls(Model):
     """How the encrypted connection is verified."""
 
-    ca: Authority = Field(
-        description="Whose certificates are trusted instead of those that the operator's image trusts."
+    ca: Authority | None = Field(
+        default=None,
+        description="Whose certificates are trusted instead of those that the operator's image trusts.",
+    )
+    certificate: Certificate | None = Field(
+        default=None, description="What the operator shows of itself, where a client has to."
     )
 
 
@@ -82,8 +86,11 @@ class AuditQuery(Model):
             yield given.token.file(f"{path}.token")
         if given.login:
             yield from given.login.files(f"{path}.login")
-        if self.tls:
-            yield self.tls.ca.file("prometheus.tls.ca")
+        tls = self.tls or QueryTls()
+        if tls.ca:
+            yield tls.ca.file("prometheus.tls.ca")
+        if tls.certificate:
+            yield from tls.certificate.files("prometheus.tls.certificate")
 
     def filled(self, values: Mapping[str, str]) -> str:
         """The query with each `$name` that is known replaced; all else stays as it is."""

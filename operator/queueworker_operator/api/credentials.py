@@ -50,3 +50,13 @@ class Authority(Model):
     def file(self, path: str) -> SecretFile:
         """`path` names the field."""
         return SecretFile("ca.crt", self.name, self.key, path)
+
+
+class Certificate(Model):
+    """A Secret as of the type kubernetes.io/tls."""
+
+    name: SecretName = Field(description="Name of the Secret, with the keys tls.crt and tls.key.")
+
+    def files(self, path: str) -> tuple[SecretFile, ...]:
+        """`path` names the field."""
+        return tuple(SecretFile(key, self.name, key, path) for key in ("tls.crt", "tls.key"))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from queueworker_operator.api.credentials import Authority, Login, SecretFile, Token
+from queueworker_operator.api.credentials import Authority, Certificate, Login, SecretFile, Token
 from queueworker_operator.api.schema import Int32, Model, SecretName, SecretRef
 
 
@@ -35,12 +35,6 @@ class Credentials(Model):
     login: Login | None = Field(default=None, description="By a user's name and password.")
     creds: Creds | None = Field(default=None, description="By a credentials file.")
     nkey: NKey | None = Field(default=None, description="By the seed of an NKey.")
-
-
-class Certificate(Model):
-    """A Secret as of the type kubernetes.io/tls."""
-
-    name: SecretName = Field(description="Name of the Secret, with the keys tls.crt and tls.key.")
 
 
 class NatsTls(Model):
@@ -142,5 +136,4 @@ class Nats(Model):
         if tls.ca:
             yield tls.ca.file("spec.broker.nats.tls.ca")
         if tls.certificate:
-            for key in ("tls.crt", "tls.key"):
-                yield SecretFile(key, tls.certificate.name, key, "spec.broker.nats.tls.certificate")
+            yield from tls.certificate.files("spec.broker.nats.tls.certificate")

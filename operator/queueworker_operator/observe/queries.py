@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from queueworker_operator.api.gates import AnalysisStatus, AuditStatus
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.observe.bodies import BodyTooLongError, whole
+from queueworker_operator.observe.certificates import UnusableCertificateError, show_certificate
 from queueworker_operator.observe.secrets import Files
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
@@ -37,8 +39,6 @@ PATIENCE = 0.5
 _ANSWER = aiohttp.ClientTimeout(total=10.0)
 #: A longer answer is not that of one number.
 _LONGEST = 65536
-
-
 #: Gives what Secrets hold, or what is wrong with them.
 ReadFiles = Callable[[Iterable[SecretFile]], Awaitable[Files | str]]
 
@@ -89,7 +89,7 @@ class QueryAudits:
         asked = self._asked.get(key)
         if asked is None or asked.name != audit.name:
             self.forget(key)
-            access = await _access(query, read)
+            access = await _access(query, read, self._clock())
             if isinstance(access, str):
                 return AuditBroken(audit.name, f"cannot be asked: {access}")
             text = query.filled(placeholders(analysis.revision, stable.revision, analysis.began, audit.ended))
@@ -108,7 +108,7 @@ class QueryAudits:
         """Once for each analysis: nobody is to measure for long for a Secret that is not there."""
         mark = analysis.began_at, analysis.settings
         if self._accepted.get(key) != mark:
-            access = await _access(query, read)
+            access = await _access(query, read, self._clock())
             if isinstance(access, str):
                 return AuditRefused(access)
             self._accepted[key] = mark
@@ -129,7 +129,7 @@ class QueryAudits:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _access(query: AuditQuery, read: ReadFiles) -> _Access | str:
+async def _access(query: AuditQuery, read: ReadFiles, now: datetime) -> _Access | str:
     """How to sign in and whom to trust, or why nobody can, without a secret."""
     found = await read(query.files())
     if isinstance(found, str):
@@ -146,12 +146,19 @@ async def _access(query: AuditQuery, read: ReadFiles) -> _Access | str:
         if b":" in user:
             return f"{_of(query, 'username')} has a colon, which would end it: name another user"
         headers["Authorization"] = f"Basic {base64.b64encode(user + b':' + password).decode()}"
-    if "ca.crt" not in files:
+    if not files.keys() & {"ca.crt", "tls.crt"}:
         return _Access(headers, True)
+    authority = files.get("ca.crt")
     try:
-        return _Access(headers, ssl.create_default_context(cadata=files["ca.crt"].decode("ascii")))
+        tls = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii"))
     except (ValueError, ssl.SSLError):
         return f"{_of(query, 'ca.crt')} is no certificate as PEM: store those of the authority"
+    if "tls.crt" in files:
+        try:
+            show_certificate(tls, files["tls.crt"], files["tls.key"], now)
+        except UnusableCertificateError as error:
+            return f"{_of(query, error.file)} {error}"
+    return _Access(headers, tls)
 
 
 def _of(query: AuditQuery, file: str) -> str:
@@ -189,14 +196,35 @@ async def _ask(audit: AuditStatus, query: AuditQuery, access: _Access, text: str
             "authority's by prometheus.tls.ca",
         )
     except (aiohttp.ClientError, OSError, ValueError) as error:
+        if query.url.startswith("https://") and _ends_the_connection(error):
+            return AuditBroken(audit.name, f"{where} ended the encrypted connection: {_unshown(query)}")
         return AuditBroken(audit.name, f"{where} cannot be asked: {error or type(error).__name__}")
+
+
+def _ends_the_connection(error: BaseException) -> bool:
+    """Whether that is how a server refuses a client's certificate. By TLS 1.3 it does so after the client's
+    part of the handshake, and what it says of it is often lost with the connection."""
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return "_ALERT_" in str(error.os_error)
+    cut = isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
+    return isinstance(error, aiohttp.ServerDisconnectedError) or cut
+
+
+def _unshown(query: AuditQuery) -> str:
+    if query.tls is None or query.tls.certificate is None:
+        return "it may want to see a client's certificate: name a Secret by prometheus.tls.certificate"
+    return (
+        f"it may not accept the client's certificate; look at {_of(query, 'tls.crt')}, and whether its "
+        "authority is trusted there"
+    )
 
 
 def _forbidden(query: AuditQuery, status: int) -> str:
     """Who is refused, and the way out. Of the answer nothing is quoted: it may repeat what was sent."""
     if query.credentials is None:
         return "it wants to know who asks: name a Secret by prometheus.credentials"
-    used = sorted({f"{one.path} (the Secret {one.secret})" for one in query.files() if one.file != "ca.crt"})
+    signing = ("token", "username", "password")
+    used = sorted({f"{one.path} (the Secret {one.secret})" for one in query.files() if one.file in signing})
     what = "it does not accept" if status == 401 else "this query is not allowed to"
     return f"{what} {', '.join(used)}: correct what is stored there, or name another Secret"
 
