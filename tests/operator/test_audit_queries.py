@@ -228,6 +228,21 @@ async def test_who_is_refused_is_told_without_a_secret(status: int, how: dict[st
     assert "Basic" not in found.message, "nor what can be made of one"
 
 
+@pytest.mark.parametrize("how", [TOKEN, LOGIN])
+async def test_an_error_that_repeats_what_was_sent_is_told_without_it(how: dict[str, Any]) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        said = f"no tenant for {request.headers['Authorization']}"
+        return web.json_response({"status": "error", "error": said}, status=400)
+
+    audits = QueryAudits(lambda: after(70))
+    async with answering(answer) as url:
+        found = await asked(audits, url, **how)
+    await audits.close()
+    assert isinstance(found, AuditBroken)
+    scheme = "Bearer" if how is TOKEN else "Basic"
+    assert f"status 400: no tenant for {scheme} ***" in found.message
+
+
 @pytest.mark.parametrize(
     ("how", "part"),
     [

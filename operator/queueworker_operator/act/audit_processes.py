@@ -18,6 +18,7 @@ from queueworker_operator.api.audits import LONGEST_ANSWER, RESULT_VARIABLE
 from queueworker_operator.api.credentials import SecretFile
 from queueworker_operator.api.types import InvalidQueueWorker, QueueWorker
 from queueworker_operator.observe.audits import ByJob, ended_fact, known_or_job
+from queueworker_operator.observe.masks import Mask, mask_of_file
 from queueworker_operator.observe.queries import QueryAudits
 from queueworker_operator.observe.secrets import Files, files_in
 from queueworker_operator.plan.actions import StartAudit
@@ -94,7 +95,8 @@ class LocalAudits:
                 result = Path(directory, "answer.json")
                 told = {**action.variables, RESULT_VARIABLE: str(result)}
                 launch = audit_launch_of(action.job.template, told, secrets, Place(name, namespace, 0))
-                audit.fact = await self._once(name, launch, result, action.job.timeout_seconds)
+                mask = mask_of_file(secrets, action.job.template, told.get("QUEUEWORKER_BROKER_URL", ""))
+                audit.fact = await self._once(name, launch, result, action.job.timeout_seconds, mask)
         except TemplateRefusedError as refusal:
             audit.fact = AuditBroken(name, f"cannot be started: {refusal}")
         except OSError as error:
@@ -103,7 +105,7 @@ class LocalAudits:
         self._host.say(name, "answered" if isinstance(audit.fact, AuditAnswered) else "gave no good answer")
         self._host.wake()
 
-    async def _once(self, name: str, launch: Launch, result: Path, seconds: int) -> AuditFact:
+    async def _once(self, name: str, launch: Launch, result: Path, seconds: int, mask: Mask) -> AuditFact:
         reading, writing = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -140,8 +142,8 @@ class LocalAudits:
         raw = _answer(result)
         if process.returncode:
             said = raw or (output.result().encode() if done else b"")
-            return ended_fact(name, said, exit_text(process.returncode))
-        return ended_fact(name, raw)
+            return ended_fact(name, said, exit_text(process.returncode), mask)
+        return ended_fact(name, raw, mask=mask)
 
 
 def _answer(result: Path) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -117,8 +117,14 @@ class BadAnswerError(ValueError):
     """An answer that is none. The text says what was read."""
 
 
-def read_totals(raw: bytes) -> Totals:
-    """From the bytes of the answer. Raises BadAnswerError."""
+def shown(raw: bytes) -> str:
+    """The end of what was read, on one line."""
+    text = " ".join(raw.decode(errors="replace").split())
+    return text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}"
+
+
+def read_totals(raw: bytes, tell: Callable[[bytes], str] = shown) -> Totals:
+    """From the bytes of the answer. Raises BadAnswerError, which shows an answer by `tell`."""
     if len(raw) >= LONGEST_ANSWER:
         raise BadAnswerError(f"its answer has {LONGEST_ANSWER} bytes or more")
     if not raw.strip():
@@ -129,19 +135,13 @@ def read_totals(raw: bytes) -> Totals:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         wrong = f"{field}: {first['msg']}" if field else first["msg"]
-        raise BadAnswerError(f"its answer is {shown(raw)} ({wrong})") from None
+        raise BadAnswerError(f"its answer is {tell(raw)} ({wrong})") from None
     if totals.expected > totals.counted + totals.lost:
         raise BadAnswerError(
             f"its answer contradicts itself: of {totals.expected} expected, {totals.counted} are counted "
             f"and only {totals.lost} lost"
         )
     return totals
-
-
-def shown(raw: bytes) -> str:
-    """The end of what was read, on one line."""
-    text = " ".join(raw.decode(errors="replace").split())
-    return text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}"
 
 
 def audit_container(template: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from queueworker_operator.api.audits import AuditJob, BadAnswerError, audit_container, read_totals, shown
+from queueworker_operator.api.audits import AuditJob, BadAnswerError, audit_container, read_totals
 from queueworker_operator.api.gates import AnalysisStatus
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.apiserver import ApiServer, Body, RefusedError, jobs, pods
+from queueworker_operator.observe.masks import NOTHING, Mask, mask_of
 from queueworker_operator.observe.queries import QueryAudits, ReadFiles
 from queueworker_operator.observe.secrets import secret_files
 from queueworker_operator.plan.actions import StartAudit
@@ -103,7 +104,8 @@ class JobAudits:
         if not _is_over(body):
             return AuditRuns(name)
         of_it = [pod async for pod in api.each(pods(metadata.namespace), f"job-name={name}")]
-        return job_fact(body, of_it)
+        mask = await mask_of(api, metadata.namespace, body["spec"]["template"])
+        return job_fact(body, of_it, mask)
 
 
 async def known_or_job(
@@ -137,8 +139,8 @@ def _conditions(body: Body) -> dict[str, Body]:
     return {one["type"]: one for one in found if one["status"] == "True"}
 
 
-def job_fact(body: Body, of_it: Sequence[Body]) -> AuditFact:
-    """From a Job and its pods."""
+def job_fact(body: Body, of_it: Sequence[Body], mask: Mask = NOTHING) -> AuditFact:
+    """From a Job and its pods. What it said is told without what `mask` hides."""
     name = body["metadata"]["name"]
     if not _is_over(body):
         return AuditRuns(name)
@@ -153,21 +155,22 @@ def job_fact(body: Body, of_it: Sequence[Body]) -> AuditFact:
     said = str(last.get("message") or "").encode()
     failed = _conditions(body).get("Failed")
     if failed is not None and last.get("exitCode"):
-        return ended_fact(name, said, f"exit code {last['exitCode']}")
+        return ended_fact(name, said, f"exit code {last['exitCode']}", mask)
     if failed is not None:
         why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ")
         return AuditBroken(name, f"failed ({inside(why)})")
     if not ended:
         return AuditBroken(name, "is complete, and its pod is gone with the answer")
-    return ended_fact(name, said)
+    return ended_fact(name, said, mask=mask)
 
 
-def ended_fact(name: str, said: bytes, failure: str = "") -> AuditFact:
-    """Of one that has ended: its answer, or why that is none. `failure` is how it ended, where not well."""
+def ended_fact(name: str, said: bytes, failure: str = "", mask: Mask = NOTHING) -> AuditFact:
+    """Of one that has ended: its answer, or why that is none. `failure` is how it ended, where not well. What
+    it said is told without what `mask` hides."""
     if failure:
-        told = f" It said: {inside(shown(said))}." if said.strip() else ""
+        told = f" It said: {inside(mask.told(said))}." if said.strip() else ""
         return AuditBroken(name, f"ended with {failure}.{told}")
     try:
-        return AuditAnswered(name, read_totals(said))
+        return AuditAnswered(name, read_totals(said, mask.told))
     except BadAnswerError as error:
         return AuditBroken(name, f"ended, but {error}")

@@ -23,6 +23,7 @@ from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.observe.bodies import BodyTooLongError, whole
 from queueworker_operator.observe.certificates import UnusableCertificateError, show_certificate
+from queueworker_operator.observe.masks import Mask
 from queueworker_operator.observe.secrets import Files
 from queueworker_operator.plan.audit import (
     NOT_AUDITED,
@@ -54,6 +55,8 @@ class _Access:
     headers: Mapping[str, str] = field(repr=False)
     #: True trusts whom the system trusts.
     tls: ssl.SSLContext | bool
+    #: What an answer may repeat of it.
+    mask: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +149,10 @@ async def _access(query: AuditQuery, read: ReadFiles, now: datetime) -> _Access 
         if b":" in user:
             return f"{_of(query, 'username')} has a colon, which would end it: name another user"
         headers["Authorization"] = f"Basic {base64.b64encode(user + b':' + password).decode()}"
+    sent = [value.partition(" ")[2] for value in headers.values()]
+    mask = Mask.of([*(files[key] for key in ("token", "password") if key in files), *sent])
     if not files.keys() & {"ca.crt", "tls.crt"}:
-        return _Access(headers, True)
+        return _Access(headers, True, mask)
     authority = files.get("ca.crt")
     try:
         tls = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii"))
@@ -158,7 +163,7 @@ async def _access(query: AuditQuery, read: ReadFiles, now: datetime) -> _Access 
             show_certificate(tls, files["tls.crt"], files["tls.key"], now)
         except UnusableCertificateError as error:
             return f"{_of(query, error.file)} {error}"
-    return _Access(headers, tls)
+    return _Access(headers, tls, mask)
 
 
 def _of(query: AuditQuery, file: str) -> str:
@@ -186,7 +191,7 @@ async def _ask(audit: AuditStatus, query: AuditQuery, access: _Access, text: str
                 return AuditBroken(audit.name, told)
             return AuditMeasured(audit.name, number_in(status, await whole(answer, _LONGEST)))
     except (NoNumberError, BodyTooLongError) as error:
-        return AuditBroken(audit.name, f"{where} {error}. Asked was: {text}")
+        return AuditBroken(audit.name, f"{where} {access.mask.hide(str(error))}. Asked was: {text}")
     except TimeoutError:
         return AuditBroken(audit.name, f"{where} did not answer within {_ANSWER.total:g} s")
     except aiohttp.ClientConnectorCertificateError as error:
