@@ -43,6 +43,50 @@ async def test_a_second_up_on_the_same_directory_is_refused(up: Up) -> None:
     assert await up.stop() == 0
 
 
+async def test_a_second_up_of_the_same_file_on_the_same_broker_is_refused(up: Up) -> None:
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    assert up.process is not None
+    linked = up.file.parent / "elsewhere"
+    linked.mkdir()
+    (linked / "workers.yaml").symlink_to(up.file)
+    second = Up(linked, *up.arguments)
+    code, output = await second.refused()
+    assert code == 1
+    assert f"process {up.process.pid}, state in {up.state_dir}" in output
+    assert "--broker embedded" in output
+
+    third = Up(linked, "--broker", "embedded")
+    third.log = linked / "third.log"
+    await third.start()
+    await third.ready()
+    assert await third.stop() == 0, "on a broker of its own it is in nobody's way"
+
+    up.process.kill()
+    await up.process.wait()
+    await second.start()
+    await second.ready()
+    assert await second.stop() == 0, "who was killed holds nothing"
+
+
+async def test_an_edit_that_leads_to_what_another_up_runs_is_warned_of(up: Up) -> None:
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    second = Up(up.file.parent)
+    second.state_dir, second.log = up.file.parent / "other", up.file.parent / "second.log"
+    await second.start()
+    await second.ready()
+    url = up.arguments[up.arguments.index("--broker") + 1]
+    up.write(secret("nowhere", url=url), resource())
+    assert up.process is not None
+    wanted = f"process {up.process.pid}, state in {up.state_dir}"
+    await second.until("the warning", lambda: wanted in second.log.read_text())
+    assert await second.stop() == 0
+    assert await up.stop() == 0
+
+
 async def test_a_state_directory_that_was_removed_is_held_again(up: Up) -> None:
     up.write(resource())
     await up.start()

@@ -44,8 +44,8 @@ def up(
     old ones are drained. Remove a document and its workers are drained. Ctrl-C drains everything; a second
     one kills.
 
-    Exit codes: 0 drained, 1 the state directory cannot be used, 2 the file or the usage is wrong, 3 the
-    broker refused, 4 a worker left work behind, 5 killed by a second signal.
+    Exit codes: 0 drained, 1 the state directory cannot be used or another up works for the file, 2 the file
+    or the usage is wrong, 3 the broker refused, 4 a worker left work behind, 5 killed by a second signal.
     """
     # Loaded here: the other commands need nothing of it.
     from queueworker_operator.run.local import CannotStartError, Local, Options

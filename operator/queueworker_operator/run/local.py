@@ -20,6 +20,7 @@ from queueworker_operator.act.processes import Host, ProcessGroup
 from queueworker_operator.api.types import QueueWorker
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
 from queueworker_operator.run.local_broker import Located, Location, NotLocated, WantsEmbedded, locate
+from queueworker_operator.run.local_claims import Claims
 from queueworker_operator.run.local_console import Console
 from queueworker_operator.run.local_credentials import Credentials
 from queueworker_operator.run.local_embedded import EmbeddedBrokers
@@ -27,7 +28,7 @@ from queueworker_operator.run.local_file import BadFileError, LocalFile, digest,
 from queueworker_operator.run.local_leftovers import forget_embedded, leftovers, outlive
 from queueworker_operator.run.local_memory import kept_in, remembered
 from queueworker_operator.run.local_resource import LocalResource
-from queueworker_operator.run.local_state import StateDirectory
+from queueworker_operator.run.local_state import StateDirectory, StateInUseError
 from queueworker_operator.run.local_template import refusal_of
 from queueworker_operator.run.local_told import processes_of
 from worker_runtime.brokers.base import BrokerError
@@ -87,6 +88,7 @@ class Local:
         self._file = LocalFile()
         self._embedded = EmbeddedBrokers(self._say)
         self._credentials = Credentials(options.state_dir)
+        self._claims = Claims(options.file, options.state_dir)
         self._wake, self._stop, self._force = asyncio.Event(), asyncio.Event(), asyncio.Event()
         #: Set by a change of the file and by a signal: what is under way makes room for it.
         self._hurry = asyncio.Event()
@@ -106,6 +108,11 @@ class Local:
         """
         text, file = self._first_file()
         before = self._state_dir.acquire()
+        try:
+            self._claim(file)
+        except StateInUseError:
+            self._release()
+            raise
         earlier = leftovers(before)
         forget_embedded(before)
         self._before = before
@@ -136,7 +143,11 @@ class Local:
             self._credentials.remove()
             self._phase = "stopped"
             self._write_state()
-            self._state_dir.release()
+            self._release()
+
+    def _release(self) -> None:
+        self._claims.release()
+        self._state_dir.release()
 
     # -- the file ----------------------------------------------------------------------------------
 
@@ -189,6 +200,10 @@ class Local:
             self._say(f"left out, since local mode reads QueueWorker and Secret: {', '.join(file.left_out)}")
         self._file = file
         complaints: list[str] = []
+        try:
+            self._claim(file)
+        except StateInUseError as error:
+            complaints.append(str(error))
         for name, resource in self._resources.items():
             if name not in file.resources:
                 resource.delete()
@@ -227,6 +242,14 @@ class Local:
                 self._hurry.set()
 
     # -- brokers -----------------------------------------------------------------------------------
+
+    def _claim(self, file: LocalFile) -> None:
+        """Have what is on the brokers of others to ourselves. Raises StateInUseError."""
+        for document in file.resources.values():
+            if isinstance(document.parsed, QueueWorker):
+                found = locate(document.parsed.spec, file.secrets, self._options.broker)
+                if isinstance(found, Located):
+                    self._claims.take(found.url)
 
     async def _locate_broker(self, resource: LocalResource) -> None:
         accepted = resource.accepted

@@ -10,7 +10,8 @@ from typing import Any
 
 
 class StateInUseError(Exception):
-    """Another `queueworker up` holds the directory. The text names its process."""
+    """Another `queueworker up` holds the directory, or what the file has on its broker. The text names its
+    process and the way out."""
 
 
 class StateDirectory:
