@@ -348,6 +348,11 @@ def _kubeconfig(environ: Mapping[str, str]) -> str:
     return environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
+def _is_there(paths: str) -> bool:
+    """Whether any of the files is, of which KUBECONFIG may name several."""
+    return any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path)
+
+
 def namespace_of(environ: Mapping[str, str] = os.environ, context: str | None = None) -> str:
     """The namespace that commands without one are about: our pod's, else that of the context."""
     if is_in_cluster(environ) and context is None:
@@ -367,8 +372,12 @@ def _loader(
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
 
     async def from_file(configuration: client.Configuration) -> None:
+        paths = _kubeconfig(environ)
+        if not _is_there(paths):
+            # The library would say that a key is missing in it.
+            raise config.ConfigException(f"there is no file {paths}")
         await config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=_kubeconfig(environ),
+            config_file=paths,
             context=context,
             client_configuration=configuration,
             persist_config=False,

@@ -196,3 +196,5 @@ async def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path) -> None
     code, _, err = await plugin("get", "--kubeconfig", str(nowhere))
     assert code == 2
     assert str(nowhere) in err
+    assert "--local FILE" in err
+    assert len(err.splitlines()) == 1

@@ -47,7 +47,9 @@ def _rows(
         inner = child.get("items", child) if "description" in child.get("items", child) else {}
         default = "required" if name in required and path.startswith("spec") else ""
         if "default" in child:
-            default = f"`{child['default']}`"
+            value = child["default"]
+            # As YAML has it.
+            default = f"`{str(value).lower() if isinstance(value, bool) else value}`"
         suffix = "[]" if child["type"] == "array" else ""
         text, parts = child.get("description", ""), inner.get("properties")
         same = [where for known, where in told if parts and len(parts) >= _MANY and known == parts]

@@ -116,7 +116,10 @@ def run(
     except NotSeenError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(NOT_THERE)
-    except (UnreachableConfigError, UnavailableError, ApiError, BadFileError) as error:
+    except UnreachableConfigError as error:
+        click.echo(f"error: {error} Beside a queueworker up: --local FILE.", err=True)
+        sys.exit(UNREACHABLE)
+    except (UnavailableError, ApiError, BadFileError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(UNREACHABLE)
     except KeyboardInterrupt:
