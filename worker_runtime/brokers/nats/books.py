@@ -8,14 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from worker_runtime.brokers.base import (
-    LONGEST_END,
-    PROTOCOL,
-    BrokerError,
-    Presence,
-    WorkerIdentity,
-    WorkerReading,
-)
+from worker_runtime.brokers.announcing import Announced, announced
+from worker_runtime.brokers.base import PROTOCOL, BrokerError, Presence, WorkerIdentity, WorkerReading
 from worker_runtime.brokers.nats import api
 from worker_runtime.brokers.nats.answers import Reply
 from worker_runtime.brokers.nats.api import Stored
@@ -25,23 +19,13 @@ from worker_runtime.brokers.nats.receipt import Receipt
 from worker_runtime.brokers.nats.wire import Request
 
 
-class _Record(msgspec.Struct):
+class _Record(Announced, kw_only=True):
     """One live worker. `up` and `expiry` in seconds; the stream knows when it was written."""
 
     worker: str = ""
-    revision: str = ""
     protocol: str = PROTOCOL
-    host: str = ""
-    receiving: bool = False
-    reason: str = ""
-    outstanding: int = 0
-    coroutines: int = 0
-    prefetch: int = 0
     up: float = 0.0
     expiry: float = 0.0
-    restarts: int = 0
-    last_end: str = ""
-    place: str = ""
 
 
 async def put(link: Link, subject: str, value: bytes, doing: str, *, patience: float = 0.0) -> None:
@@ -81,24 +65,8 @@ async def all_fences(link: Link, names: QueueNames) -> Mapping[str, str]:
 
 
 def encode_record(identity: WorkerIdentity, presence: Presence, up: float, expiry: float) -> bytes:
-    return msgspec.json.encode(
-        _Record(
-            identity.worker,
-            identity.revision,
-            PROTOCOL,
-            identity.host,
-            presence.receiving,
-            presence.reason[:500],
-            presence.outstanding,
-            presence.coroutines,
-            presence.prefetch,
-            up,
-            expiry,
-            identity.restarts,
-            identity.last_end[:LONGEST_END],
-            identity.place,
-        )
-    )
+    own = msgspec.structs.asdict(announced(identity, presence))
+    return msgspec.json.encode(_Record(worker=identity.worker, up=up, expiry=expiry, **own))
 
 
 async def roster(link: Link, names: QueueNames, now: float) -> tuple[list[WorkerReading], list[str]]:
@@ -114,24 +82,7 @@ async def roster(link: Link, names: QueueNames, now: float) -> tuple[list[Worker
         if silent >= record.expiry:
             gone.append(stored.subject)
             continue
-        alive.append(
-            WorkerReading(
-                worker=record.worker,
-                revision=record.revision,
-                protocol=record.protocol,
-                host=record.host,
-                receiving=record.receiving,
-                reason=record.reason,
-                outstanding=record.outstanding,
-                coroutines=record.coroutines,
-                prefetch=record.prefetch,
-                uptime=record.up + silent,
-                expires_in=record.expiry - silent,
-                restarts=record.restarts,
-                last_end=record.last_end[:LONGEST_END],
-                place=record.place,
-            )
-        )
+        alive.append(record.reading(record.worker, record.up + silent, record.expiry - silent))
     return sorted(alive, key=lambda each: each.worker), gone
 
 
