@@ -21,7 +21,7 @@ from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
 from queueworker_operator.cli.seen import Seen
 from queueworker_operator.plan.course import has_begun
-from queueworker_operator.plan.forward import pending_of, place_of
+from queueworker_operator.plan.pending import pending_of, place_of
 from queueworker_operator.plan.requests import hear
 
 

@@ -10,13 +10,11 @@ from queueworker_operator.api.gates import AnalysisStatus, GateStatus
 from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
 from queueworker_operator.api.revisions import Revision, arms_of, broker_identity, revision_of
-from queueworker_operator.api.rollout import Strategy, steps_hash
 from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec, QueueWorkerStatus
 from queueworker_operator.plan.actions import EmitEvent, ScaleRevision
 from queueworker_operator.plan.audit import AuditFact
 from queueworker_operator.plan.canary import Arm, Canary, beside_the_stable, walked
 from queueworker_operator.plan.course import (
-    has_begun,
     held,
     is_forward,
     kept_back,
@@ -49,13 +47,14 @@ from queueworker_operator.plan.guards import (
     refusal_guard,
 )
 from queueworker_operator.plan.kept import find
+from queueworker_operator.plan.pending import pending_of, place_of
 from queueworker_operator.plan.priority import older_work
-from queueworker_operator.plan.requests import Heard, Pending, as_target, hear
+from queueworker_operator.plan.requests import Heard, as_target, hear
 from queueworker_operator.plan.restarts import with_restarts
 from queueworker_operator.plan.rolling import Decision, rolling
 from queueworker_operator.plan.samples import NotSampled, Samples
 from queueworker_operator.plan.situation import Situation
-from queueworker_operator.plan.steps import Place, resume
+from queueworker_operator.plan.steps import Place
 
 #: What only a person ends.
 _FOR_A_PERSON = (
@@ -215,46 +214,6 @@ class _Seen:
             analysis,
             self.gates,
         )
-
-
-def place_of(
-    resource: QueueWorker, wanted: Revision, previous: QueueWorkerStatus, now: datetime
-) -> Place | None:
-    """How far the steps are, where the change has steps to walk."""
-    steps = resource.spec.steps
-    if not steps or not is_forward(wanted, previous):
-        return None
-    aborted = previous.aborted == wanted.name
-    return resume(previous.rollout, wanted.name, len(steps), steps_hash(steps), now, aborted=aborted)
-
-
-def pending_of(
-    resource: QueueWorker,
-    wanted: Revision,
-    previous: QueueWorkerStatus,
-    place: Place | None,
-    there: bool,
-    versions: Mapping[str, str],
-    running: Mapping[str, str],
-) -> Pending:
-    """What a request could bring on. `there`: the stable revision is; `versions`: those of kept revisions,
-    and `running` those of revisions that are to have workers, by their names."""
-    spec, rollout, stable = resource.spec, previous.rollout, previous.stable
-    waits = place is not None and not place.restarted and not place.done and not spec.steps[place.index].sets
-    begun = rollout is not None and rollout.target == wanted.name
-    return Pending(
-        wanted=wanted.name,
-        promotable=spec.strategy is not Strategy.ROLLING
-        and is_forward(wanted, previous)
-        and wanted.version not in spec.revoked_versions,
-        waiting_step=place.shown if place is not None and waits and begun else None,
-        stable_is_there=there or bool(stable and stable.revision in versions),
-        kept=versions,
-        revoked=spec.revoked_versions,
-        forgotten=resource.status.stable is None and previous.stable is not None,
-        analysed=bool(rollout and rollout.analysis and rollout.analysis.verdict),
-        held=spec.hold is not None and not has_begun(wanted, previous, running),
-    )
 
 
 def _forbidden(
