@@ -153,11 +153,13 @@ class RunningWorker:
             return 0, ""
 
     def wait_for_counts(self, queue: str = "q", **counts: int) -> dict[str, Any]:
-        """The numbers of a queue in /status, once these are among them: a report may be late."""
+        """The numbers of a queue in /status, once these are among them: a report may be late, and the first
+        one is not there as soon as the worker is."""
         last: dict[str, Any] = {}
 
         def shown() -> bool:
-            last.update(self.status()["queues"][queue])
+            code, body = self.get("/status")
+            last.update(json.loads(body)["queues"].get(queue, {}) if code == 200 else {})
             return counts.items() <= last.items()
 
         try:
