@@ -47,6 +47,7 @@ from queueworker_operator.plan.guards import (
     refusal_guard,
 )
 from queueworker_operator.plan.kept import find
+from queueworker_operator.plan.moving import elsewhere, unproven
 from queueworker_operator.plan.pending import pending_of, place_of
 from queueworker_operator.plan.priority import older_work
 from queueworker_operator.plan.requests import Heard, as_target, hear
@@ -109,6 +110,8 @@ def change_of(
         queue = Unknown("the broker is not proven reachable", broker.observed_at)
     fenced = tuple(queue.fences) if isinstance(queue, QueueFacts) else ()
     revisions = with_restarts(revisions, queue, resource.status)
+    away = elsewhere(workers.kept, identity)
+    queue = unproven(spec, revisions, away, now) or queue
     previous = remembered(spec, wanted, resource.status, revisions, fenced)
     place = place_of(resource, wanted, previous, now)
     there = any(previous.stable and r.name == previous.stable.revision for r in revisions)
@@ -144,6 +147,7 @@ def change_of(
         quiet=timedelta(seconds=spec.quiet_seconds),
         paused=spec.paused,
         beside=facts.shared,
+        elsewhere=away,
         old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)

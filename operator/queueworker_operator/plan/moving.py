@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.reasons import EventReason, Stage
 from queueworker_operator.api.revisions import Revision, broker_identity
-from queueworker_operator.api.types import QueueWorkerStatus
+from queueworker_operator.api.types import QueueWorkerSpec, QueueWorkerStatus
 from queueworker_operator.plan.actions import EmitEvent
+from queueworker_operator.plan.facts import RevisionFacts, Unknown
 from queueworker_operator.plan.kept import find
+from queueworker_operator.plan.split import is_empty
+
+
+def elsewhere(kept: Sequence[Kept] | None, identity: str) -> frozenset[str]:
+    """Kept revisions that consume from another broker than this one."""
+    return frozenset(
+        one.revision.name for one in kept or () if broker_identity(one.revision.broker) != identity
+    )
+
+
+def unproven(
+    spec: QueueWorkerSpec, revisions: Sequence[RevisionFacts], away: Collection[str], now: datetime
+) -> Unknown | None:
+    """Why nobody can prove that nothing is left when every worker goes: some consume from a broker that is
+    not looked at (`away`)."""
+    busy = sorted(r.name for r in revisions if r.name in away and not is_empty(r))
+    if spec.replicas or not busy:
+        return None
+    names = ", ".join(busy)
+    text = (
+        f"{names} consumes from another broker than the spec names, and only that one is looked at: put "
+        "spec.broker back, or ask for no worker when the change is over"
+    )
+    return Unknown(text, now)
 
 
 def moving(
@@ -18,7 +44,9 @@ def moving(
     """The warning of a change that begins and leads to another broker than the stable revision's, where that
     one is known: from `kept`."""
     rollout, stable = previous.rollout, previous.stable
-    if stable is None or stage is Stage.IDLE or (rollout is not None and rollout.target == target.name):
+    if stable is None or stage is Stage.IDLE or stable.revision == target.name:
+        return []
+    if rollout is not None and rollout.target == target.name:
         return []
     serves = find(kept or (), stable.revision)
     if serves is None or broker_identity(serves.revision.broker) == broker_identity(target.broker):

@@ -45,6 +45,8 @@ class Situation:
     back: bool = False
     #: Revisions that another QueueWorker has workers of, on the same queue.
     beside: frozenset[str] = frozenset()
+    #: Revisions that consume from another broker than the one that was read.
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def guard(self) -> Guard:
@@ -202,6 +204,7 @@ class Situation:
             quiet=self.quiet,
             before=rollout.stage if rollout else None,
             vanished=self._vanished,
+            elsewhere=self.target.name in self.elsewhere,
         )
 
     @property

@@ -50,6 +50,8 @@ class Departure:
     why: str = "no worker is wanted"
     #: A revision that was leaving and is gone before its time.
     vanished: str | None = None
+    #: The target consumes from another broker, so none of its workers recovers anything here.
+    elsewhere: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
         return at(Stage.DRAIN_OUTSTANDING, Wait(ConditionReason.WORK_OUTSTANDING, text), *recover)
     if not needs_proof:
         return at(Stage.RETIRE, Pass(), registry=Pass())
-    if departure.target_protocol is Protocol.RESERVATION and departure.wanted:
+    if departure.target_protocol is Protocol.RESERVATION and departure.wanted and not departure.elsewhere:
         text = (
             f"No worker of {departure.target} is on the broker's list of live workers, so nobody could "
             "recover what others reserved: see that its workers run."
