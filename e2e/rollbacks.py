@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import random
 import shutil
@@ -63,6 +64,14 @@ async def take_back(
     columns = (TextColumn("rollbacks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=rounds)
+        done = itertools.count(1)
+
+        def ended() -> None:
+            progress.advance(bar)
+            number = next(done)
+            # A bar is drawn on a terminal alone; a log gets a line for each tenth part.
+            if not console.is_terminal and number % max(1, rounds // 10) == 0:
+                console.print(f"{number} of {rounds} rounds in {time.monotonic() - began:.0f} s")
 
         async def lane(number: int) -> tuple[Tally, Verdict | None]:
             share = len(range(number, rounds, lanes))
@@ -71,7 +80,7 @@ async def take_back(
                 one = Lane(
                     number, directory / f"lane-{number}", server.url, chance, patience=patience, pause=pause
                 )
-                return one.tally, await one.run(share, lambda: progress.advance(bar))
+                return one.tally, await one.run(share, ended)
 
         found = await asyncio.gather(*(lane(number) for number in range(min(lanes, rounds))))
     tallies, verdicts = [tally for tally, _ in found], [verdict for _, verdict in found if verdict]
