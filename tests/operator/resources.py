@@ -9,7 +9,7 @@ from typing import Any
 from queueworker_operator.api.names import FINALIZER, GROUP_VERSION, KIND
 from queueworker_operator.api.parse import parse
 from queueworker_operator.api.reasons import Stage
-from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.revisions import Revision, broker_identity, broker_place, revision_of
 from queueworker_operator.api.types import (
     InvalidQueueWorker,
     Protocol,
@@ -116,6 +116,7 @@ def seen(
         alive=max(desired, available) if alive is None else alive,
         created=created,
         protocol=revision.protocol,
+        broker=broker_place(revision.broker),
         **more,
     )
 

@@ -11,7 +11,7 @@ import pytest
 from queueworker_operator.act.children import render
 from queueworker_operator.act.status import status_patch
 from queueworker_operator.api.parse import parse
-from queueworker_operator.api.revisions import Revision, revision_of
+from queueworker_operator.api.revisions import Revision, broker_place, revision_of
 from queueworker_operator.api.types import Metadata, QueueWorker
 from queueworker_operator.observe.children import ADMIN_PORT, child_of
 from queueworker_operator.observe.pods import failure_of, is_alive, is_ready
@@ -279,6 +279,23 @@ def test_what_a_deployment_says_of_itself(change: Body, expected: Body) -> None:
     child = child_of(_live(resource, **change), resource.metadata, _revision(resource), [], START)
     assert child is not None
     assert {key: getattr(child.facts, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        {"redis": {"url": "redis://redis:6379/0"}},
+        {"redis": {"secretRef": {"name": "redis", "key": "url"}}},
+        {"nats": {"url": "nats://nats:4222"}},
+    ],
+)
+def test_a_deployment_says_from_which_broker_it_consumes(broker: Body) -> None:
+    resource = _resource(broker=broker)
+    child = child_of(_live(resource), resource.metadata, None, [], START)
+    assert child is not None
+    assert child.facts.broker == broker_place(resource.spec.broker)
+    elsewhere = _resource(broker={"redis": {"url": "redis://elsewhere:6379/0"}})
+    assert child.facts.broker != broker_place(elsewhere.spec.broker)
 
 
 def test_a_child_of_somebody_else_names_its_owner() -> None:

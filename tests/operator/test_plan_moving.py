@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from queueworker_operator.api.kept import Kept, to_kept
-from queueworker_operator.api.reasons import Stage
+from queueworker_operator.api.reasons import EventReason, Stage
 from queueworker_operator.api.revisions import revision_of
 from queueworker_operator.api.types import QueueWorker, QueueWorkerStatus
+from queueworker_operator.cli.seen import Seen
+from queueworker_operator.cli.verdict import Answer, verdict
 from queueworker_operator.plan import actions as act
 from queueworker_operator.plan.planner import plan
 from queueworker_operator.plan.queue_facts import LiveWorkers
-from tests.operator.resources import START, V1, facts, on, queue, seen, wants
+from tests.operator.resources import GONE, START, V1, facts, on, queue, seen, stable_status, target_of, wants
 
 ELSEWHERE: dict[str, Any] = {"spec__broker": {"redis": {"url": "redis://elsewhere:6379/0"}}}
 CANARY: dict[str, Any] = {
@@ -96,3 +98,64 @@ def test_no_worker_is_given_up_for_what_another_broker_shows() -> None:
     ready = decided.status.condition("Ready")
     assert ready is not None
     assert "put spec.broker back" in ready.message
+    found = verdict(Seen("shop", "mails", 1, "mails", False, decided.status, {}, ""))
+    assert (found.answer, found.reason) == (Answer.BLOCKED, "NoWorkersWanted"), "only a person ends it"
+
+
+THERE = wants("demo:v1", 2, **ELSEWHERE)
+V1_THERE = target_of(THERE)
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [
+        (stable_status(V1_THERE, previous=V1.name), (Kept(V1_THERE, 2, to_kept(THERE.spec, V1_THERE)),)),
+        (on("v1"), ()),
+    ],
+    ids=["after the change", "in the middle of it"],
+)
+def test_what_consumes_from_the_other_broker_is_not_fenced_nor_proven_on_this_one(
+    status: QueueWorkerStatus, kept: tuple[Kept, ...]
+) -> None:
+    resource = wants("demo:v1", 2, status)
+    revisions = (seen(V1, 2), seen(V1_THERE, 2, created=2))
+    decided = plan(resource, facts(resource, *revisions, kept=kept), START)
+    assert not [a for a in decided.actions if isinstance(a, act.FenceRevision | act.RecoverWork)]
+    assert [a.revision for a in decided.actions if isinstance(a, act.RetireRevision)] == [V1_THERE.name]
+    assert decided.status.condition("RegistryEmpty") is None
+    assert decided.status.rollout is not None
+    assert (decided.status.rollout.stage, decided.status.rollout.leaving) == (Stage.PROMOTING, None)
+    if kept:
+        assert len(warnings(decided)) == 1
+
+    alone = facts(resource, seen(V1, 2), seen(V1_THERE, 0, created=2), kept=kept)
+    ended = plan(wants("demo:v1", 2, decided.status), alone, START)
+    assert [a.revision for a in ended.actions if isinstance(a, act.DeleteRevision)] == [V1_THERE.name]
+    told = [a.message for a in (*decided.actions, *ended.actions) if isinstance(a, act.EmitEvent)]
+    assert not [text for text in told if "left behind" in text or "stranded" in text]
+
+
+def test_other_options_of_the_same_stream_are_the_same_broker() -> None:
+    nats = {"nats": {"url": "nats://nats:4222", "stream": {"replicas": 1}}}
+    resource = wants("demo:v1", 2, spec__broker=nats)
+    serves = target_of(resource)
+    kept = Kept(serves, 1, to_kept(resource.spec, serves))
+    nats = {"nats": {"url": "nats://nats:4222", "stream": {"replicas": 3}}}
+    resource = wants("demo:v1", 0, stable_status(serves, kept=(serves.name,)), spec__broker=nats)
+    reading = queue(resource, seen(serves, 2), has_registry=False)
+    known = facts(resource, seen(serves, 2), reading=reading, kept=(kept,))
+    decided = plan(resource, known, START)
+    assert [a.revision for a in decided.actions if isinstance(a, act.FenceRevision)] == [serves.name]
+
+
+def test_a_deletion_claims_a_proof_of_the_broker_that_was_read_only() -> None:
+    resource = wants("demo:v1", 2, on("v1"), **ELSEWHERE, **GONE)
+    decided = plan(resource, facts(resource, seen(V1, 2)), START)
+    assert not [a for a in decided.actions if isinstance(a, act.FenceRevision)]
+    assert [a.revision for a in decided.actions if isinstance(a, act.RetireRevision)] == [V1.name]
+
+    ended = plan(resource, facts(resource, seen(V1, 0)), START)
+    assert any(isinstance(a, act.RemoveFinalizer) for a in ended.actions)
+    (told,) = (a for a in ended.actions if isinstance(a, act.EmitEvent))
+    assert (told.reason, told.type) == (EventReason.DRAIN_UNPROVEN, "Warning")
+    assert f"{V1.name} consumed from another broker" in told.message

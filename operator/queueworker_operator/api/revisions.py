@@ -54,6 +54,17 @@ def broker_identity(broker: Broker) -> str:
     return hashlib.sha256(canonical_json(_settings(broker))).hexdigest()[:16]
 
 
+def broker_place(broker: Broker) -> str:
+    """Where workers consume: equal for the same URL or Secret, and the same namespace. Holds no secret."""
+    secret = broker.secret_ref
+    return place_of(broker.url, (secret.name, secret.key) if secret else None, broker.namespace)
+
+
+def place_of(url: str | None, secret: tuple[str, str] | None, namespace: str) -> str:
+    """`broker_place` of what a child has of it: the URL, or name and key of the Secret."""
+    return hashlib.sha256(canonical_json([url, secret, namespace])).hexdigest()[:16]
+
+
 def version_of(spec: QueueWorkerSpec) -> str:
     """`h1-` and 8 hex digits over the raw template and all else that goes into pods, except prefetch."""
     content = {

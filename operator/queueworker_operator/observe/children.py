@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from queueworker_operator.api.names import KIND, LABEL_PREFETCH, LABEL_PROTOCOL, LABEL_VERSION, LABEL_WORKER
-from queueworker_operator.api.revisions import Revision, revision_name
+from queueworker_operator.api.revisions import Revision, place_of, revision_name
 from queueworker_operator.api.template import worker_container
 from queueworker_operator.api.types import Metadata, Protocol
 from queueworker_operator.apiserver import Body
@@ -138,6 +138,7 @@ def child_of(
         overdue=sum(is_overdue(pod, now) for pod in mine),
         restarts=restarts_of(mine),
         scaled_by=_scaled_by(body),
+        broker=_broker(spec["template"]),
     )
     return Child(body, facts, mislabelled, metrics_of(mine, ADMIN_PORT))
 
@@ -191,6 +192,17 @@ def _coroutines(template: Mapping[str, Any]) -> int | None:
         if entry.get("name") == "QUEUEWORKER_COROUTINES" and str(entry.get("value", "")).isdigit():
             return int(entry["value"])
     return None
+
+
+def _broker(template: Mapping[str, Any]) -> str | None:
+    """From which broker its workers consume, by the variables that they were made with."""
+    env = {entry.get("name"): entry for entry in worker_container(template).get("env") or ()}
+    url, namespace = env.get("QUEUEWORKER_BROKER_URL"), env.get("QUEUEWORKER_NAMESPACE")
+    if url is None or namespace is None:
+        return None
+    secret = (url.get("valueFrom") or {}).get("secretKeyRef")
+    named = (str(secret.get("name")), str(secret.get("key"))) if secret else None
+    return place_of(None if named else url.get("value"), named, str(namespace.get("value", "")))
 
 
 def _creation_failure(body: Body) -> WorkerFailure | None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import aiohttp
 
 from queueworker_operator.act.processes import ProcessGroup, Worker
+from queueworker_operator.api.revisions import broker_place
 from queueworker_operator.plan.facts import Refusal, Restarts, RevisionFacts, Workers
 
 #: Seconds that a worker has to answer: enough for one that waits for its turn on a busy machine.
@@ -68,6 +69,7 @@ def _facts(group: ProcessGroup, now: datetime, time: float, min_ready: timedelta
         protocol=revision.protocol,
         started_at=now - timedelta(seconds=time - max(began)) if began else None,
         restarts=_restarts(group, now, time),
+        broker=broker_place(revision.broker),
     )
 
 

@@ -37,6 +37,7 @@ from queueworker_operator.plan.facts import (
 )
 from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, broker_guard, first_obstacle
+from queueworker_operator.plan.moving import elsewhere
 from queueworker_operator.plan.sharing import shared_of
 from queueworker_operator.plan.split import is_empty
 from queueworker_operator.plan.way_out import Departure, WayOut, way_out
@@ -53,6 +54,7 @@ _WAY_OUT = (
     "If that cannot be mended, set spec.deletion.policy to Orphan: the resource goes and its workers stay. "
     "(To `queueworker up`, put the document back with that policy.)"
 )
+_NOT_ASKED = "Whether they left anything on the broker could not be asked: {}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def ending(
                 f"{problems}. Without it nobody knows which broker to ask, so nothing is stopped. {_WAY_OUT}"
             )
             return Ending((), Stage.DELETING, Fail(ConditionReason.INVALID_SPEC, text))
-        return _gone(resource, revisions, (), "the spec cannot be used")
+        return _gone(resource, revisions, (), _NOT_ASKED.format("the spec cannot be used"))
     return _drained(resource, workers, revisions, busy, facts, now)
 
 
@@ -114,7 +116,8 @@ def _drained(
     mark = _mark(resource)
     capable = tuple(r for r in busy if r.protocol is Protocol.RESERVATION)
     shared = shared_of(capable, facts.shared, queue)
-    leaving = tuple(r for r in capable if r.name not in shared)
+    away = elsewhere(resource.spec.broker, revisions, workers.kept)
+    leaving = tuple(r for r in capable if r.name not in shared and r.name not in away)
     if doubtful := _doubtful(resource, leaving, facts.shared, queue, now):
         text = (
             f"Another QueueWorker has {', '.join(doubtful)}, too, and a fence would stop its workers: for "
@@ -139,11 +142,11 @@ def _drained(
         return Ending(tuple(actions), stage, blocker, out if leaving else None, check)
     if out and isinstance(check, BrokerCheck) and not isinstance(reachable, Pass):
         # Nobody is left whom the proof could hold back.
-        return _gone(resource, revisions, (), inside(check.message))
+        return _gone(resource, revisions, (), _NOT_ASKED.format(inside(check.message)))
     if not isinstance(held, Pass):
         assert out is not None
         return Ending(tuple(actions), out.stage, _with_way_out(held), out, check)
-    return _lifted(resource, revisions, facts.shared, queue, out, check, now)
+    return _lifted(resource, revisions, facts.shared, queue, out, check, now, away)
 
 
 def _doubtful(
@@ -168,6 +171,7 @@ def _lifted(
     out: WayOut | None,
     check: BrokerCheck | Unknown,
     now: datetime,
+    away: frozenset[str],
 ) -> Ending:
     """Every worker has stopped, and nothing is left. The fences go, once nobody is listed whom they stop. A
     fence that stops another QueueWorker's workers (`named`) goes at once: those on the list are its."""
@@ -187,7 +191,11 @@ def _lifted(
         stage = out.stage if out else Stage.RETIRE
         return Ending((), stage, Wait(ConditionReason.WORKERS_LISTED, text), out, check)
     lifted = tuple(UnfenceRevision(name) for name in fenced if name not in listed)
-    return _gone(resource, revisions, lifted, "", listed)
+    there = ", ".join(sorted(r.name for r in revisions if r.name in away))
+    unseen = (
+        f"{there} consumed from another broker than the spec names, which was not asked." if there else ""
+    )
+    return _gone(resource, revisions, lifted, unseen, listed)
 
 
 def _seen(
@@ -279,18 +287,19 @@ def _gone(
     unseen: str,
     listed: Iterable[str] = (),
 ) -> Ending:
-    """The last actions. `unseen` says why the broker could not be asked; `listed` are fences that stay."""
+    """The last actions. `unseen` says which broker was not asked, and why; `listed` are fences that stay."""
     uid = resource.metadata.uid
     text = "All workers have stopped."
     if unseen:
-        text += f" Whether they left anything on the broker could not be asked: {unseen}."
+        text += f" {unseen}"
+    if names := ", ".join(listed):
+        text += (
+            f" The fence on {names} stays, since the broker still lists workers of it: lift it with "
+            "`queueworker unfence` when they are gone."
+        )
+    if unseen:
         event = EmitEvent(EventReason.DRAIN_UNPROVEN, "Warning", text, f"unproven:{uid}")
     else:
-        if names := ", ".join(listed):
-            text += (
-                f" The fence on {names} stays, since the broker still lists workers of it: lift it with "
-                "`queueworker unfence` when they are gone."
-            )
         event = EmitEvent(EventReason.DRAIN_COMPLETED, "Normal", text, f"drained:{uid}")
     unowned = tuple(DeleteRevision(r.name, r.deployment) for r in revisions if not r.owned and is_empty(r))
     actions = (*lifted, *unowned, event, RemoveFinalizer())

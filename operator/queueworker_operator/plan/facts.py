@@ -70,6 +70,8 @@ class RevisionFacts:
     restarts: Restarts | None = None
     #: Not empty when an autoscaler wrote `desired` last; names it for people.
     scaled_by: str = ""
+    #: `api.revisions.broker_place` of where its workers consume; None where nobody knows.
+    broker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

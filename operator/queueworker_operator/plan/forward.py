@@ -110,8 +110,10 @@ def change_of(
         queue = Unknown("the broker is not proven reachable", broker.observed_at)
     fenced = tuple(queue.fences) if isinstance(queue, QueueFacts) else ()
     revisions = with_restarts(revisions, queue, resource.status)
-    away = elsewhere(workers.kept, identity)
-    queue = unproven(spec, revisions, away, now) or queue
+    away = elsewhere(spec.broker, revisions, workers.kept)
+    provable = unproven(spec, revisions, away)
+    if isinstance(provable, Wait):
+        queue = Unknown(provable.message.removesuffix("."), now)
     previous = remembered(spec, wanted, resource.status, revisions, fenced)
     place = place_of(resource, wanted, previous, now)
     there = any(previous.stable and r.name == previous.stable.revision for r in revisions)
@@ -165,6 +167,18 @@ def change_of(
         facts.audit,
         gates,
     )
+    change = _course(seen)
+    if isinstance(provable, Wait):
+        # Before any other reason for which nothing moves: only a person ends it.
+        first = first_obstacle(situation.creatable, situation.accepted, reachable, provable)
+        change = replace(change, blocker=first)
+    return change
+
+
+def _course(seen: _Seen) -> Change:
+    """Which way it goes."""
+    spec, heard, wanted = seen.resource.spec, seen.heard, seen.wanted
+    previous, revisions, place = seen.situation.previous, seen.situation.revisions, seen.place
     stable = previous.stable
     if heard.rolled_back and stable and stable.revision != heard.rolled_back.revision:
         return _back(seen, heard.rolled_back.revision)

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Sequence
 
 from queueworker_operator.api.kept import Kept
-from queueworker_operator.api.reasons import EventReason, Stage
-from queueworker_operator.api.revisions import Revision, broker_identity
-from queueworker_operator.api.types import QueueWorkerSpec, QueueWorkerStatus
+from queueworker_operator.api.reasons import ConditionReason, EventReason, Stage
+from queueworker_operator.api.revisions import Revision, broker_place
+from queueworker_operator.api.types import Broker, QueueWorkerSpec, QueueWorkerStatus
 from queueworker_operator.plan.actions import EmitEvent
-from queueworker_operator.plan.facts import RevisionFacts, Unknown
+from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.guards import Pass, Wait
 from queueworker_operator.plan.kept import find
 from queueworker_operator.plan.split import is_empty
 
 
-def elsewhere(kept: Sequence[Kept] | None, identity: str) -> frozenset[str]:
-    """Kept revisions that consume from another broker than this one."""
+def elsewhere(
+    broker: Broker, revisions: Iterable[RevisionFacts], kept: Iterable[Kept] | None
+) -> frozenset[str]:
+    """Revisions that are there or kept, and consume from another broker than this one."""
+    place = broker_place(broker)
+    away = {r.name for r in revisions if r.broker not in (None, place)}
     return frozenset(
-        one.revision.name for one in kept or () if broker_identity(one.revision.broker) != identity
+        away | {one.revision.name for one in kept or () if broker_place(one.revision.broker) != place}
     )
 
 
-def unproven(
-    spec: QueueWorkerSpec, revisions: Sequence[RevisionFacts], away: Collection[str], now: datetime
-) -> Unknown | None:
-    """Why nobody can prove that nothing is left when every worker goes: some consume from a broker that is
-    not looked at (`away`)."""
+def unproven(spec: QueueWorkerSpec, revisions: Sequence[RevisionFacts], away: Collection[str]) -> Pass | Wait:
+    """Whether somebody can prove that nothing is left when every worker goes: not where some consume from a
+    broker that is not looked at (`away`)."""
     busy = sorted(r.name for r in revisions if r.name in away and not is_empty(r))
     if spec.replicas or not busy:
-        return None
+        return Pass()
     names = ", ".join(busy)
     text = (
         f"{names} consumes from another broker than the spec names, and only that one is looked at: put "
-        "spec.broker back, or ask for no worker when the change is over"
+        "spec.broker back, or ask for no worker when the change is over."
     )
-    return Unknown(text, now)
+    return Wait(ConditionReason.NO_WORKERS_WANTED, text)
 
 
 def moving(
@@ -49,7 +51,7 @@ def moving(
     if rollout is not None and rollout.target == target.name:
         return []
     serves = find(kept or (), stable.revision)
-    if serves is None or broker_identity(serves.revision.broker) == broker_identity(target.broker):
+    if serves is None or broker_place(serves.revision.broker) == broker_place(target.broker):
         return []
     text = (
         f"{target.name} consumes from another broker than {stable.revision}. If that is another server, what "

@@ -233,7 +233,11 @@ class Situation:
         # Where nobody else recovers, an empty revision that is still there is proof to be given, too.
         nobody_else = self.target.protocol is Protocol.LEGACY or not self.desired
         capable = [
-            r for r in self.others if r.protocol is Protocol.RESERVATION and (nobody_else or not is_empty(r))
+            r
+            for r in self.others
+            if r.protocol is Protocol.RESERVATION
+            and (nobody_else or not is_empty(r))
+            and not self._is_out_of_sight(r)
         ]
         current = self.current
         ends = current and not self.desired and (current.desired or current.alive)
@@ -241,6 +245,11 @@ class Situation:
             capable.append(current)
         shared = shared_of(capable, self.beside, self.queue)
         return tuple(r for r in capable if r.name not in shared)
+
+    def _is_out_of_sight(self, r: RevisionFacts) -> bool:
+        """Its broker is not the one that was read, so a fence there would stop nobody and a proof would be of
+        others: its workers finish and stop. Where every worker is to go, they are waited for all the same."""
+        return r.name in self.elsewhere and (self.desired > 0 or is_empty(r))
 
     @property
     def _returns(self) -> bool:
