@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 import pytest
+import redis
 
 from queueworker_operator.api.types import QueueWorkerSpec
 from queueworker_operator.observe import checks as checks_module
@@ -204,3 +205,15 @@ async def test_whoever_did_not_wait_for_an_answer_is_told_when_it_comes_if_it_is
         assert news.told == ["a"], "who waits for an answer needs no news of it"
     finally:
         await checks.close()
+
+
+async def test_a_server_that_takes_no_writes_is_reachable_and_says_so(
+    checks: BrokerChecks, healthy: str
+) -> None:
+    client = redis.Redis.from_url(healthy)
+    client.config_set("maxmemory", "500kb")
+    found = await until(checks, healthy, BrokerVerdict.REACHABLE)
+    assert "OOM" in found.refuses_writes
+    client.config_set("maxmemory", "0")
+    found = await observe_broker(healthy, spec_at(healthy), now())
+    assert found.refuses_writes == ""

@@ -38,6 +38,7 @@ from tests.operator.resources import (
     invalid,
     on,
     queue,
+    reachable,
     seen,
     stable_status,
     template,
@@ -350,3 +351,33 @@ def test_workers_that_get_ready_for_a_moment_again_and_again_are_no_progress() -
 def canary_at_its_end(image: str, replicas: int, status: QueueWorkerStatus, **more: Any) -> QueueWorker:
     promoted = status.model_copy(update={"promoted": V2.name})
     return canary(promoted, ONE, MINUTE, image=image, replicas=replicas, **more)
+
+
+def test_a_broker_that_takes_no_writes_is_told_where_workers_are_missing() -> None:
+    full = "Redis at redis:6379 refuses to take writes (OOM ...): raise maxmemory."
+
+    def look(status: QueueWorkerStatus, available: int, refuses: str) -> act.Plan:
+        resource = wants("demo:v1", 4, status)
+        check = dataclasses.replace(reachable(resource), refuses_writes=refuses)
+        return plan(resource, facts(resource, seen(V1, 4, available), check=check), START)
+
+    def event(decided: act.Plan) -> list[str]:
+        return [one for one in events(decided) if one in ("WritesRefused", "BrokerRecovered")]
+
+    whole = look(look(on("v1"), 4, "").status, 4, full)
+    told, ready = (whole.status.condition(kind) for kind in ("BrokerReachable", "Ready"))
+    assert told is not None
+    assert (told.status, told.reason, told.message) == ("True", "WritesRefused", full)
+    assert event(whole) == ["WritesRefused"]
+    assert event(look(whole.status, 4, full)) == []
+    assert ready is not None
+    assert ready.status == "True", "what runs is left alone"
+    short = look(whole.status, 3, full).status.condition("Ready")
+    assert short is not None
+    assert "3 of 4 workers" in short.message
+    assert full in short.message
+    healed = look(whole.status, 4, "")
+    again = healed.status.condition("BrokerReachable")
+    assert again is not None
+    assert again.reason == "Reachable"
+    assert event(healed) == ["BrokerRecovered"]

@@ -255,3 +255,9 @@ def test_a_revoked_word_that_nobody_knows_is_told_by_all_three() -> None:
     for text in ("\n".join(verdict_as_text(one, found, after(200), COMMAND)), page.getvalue()):
         assert "h1-typo, which is no version known here" in text
         assert "h1-old" not in text
+
+
+def test_a_broker_that_takes_no_writes_is_told_besides() -> None:
+    found = verdict(seen({**SERVING, "BrokerReachable": ("True", R.WRITES_REFUSED)}))
+    assert [one.type for one in found.besides] == ["BrokerReachable"]
+    assert not verdict(seen({**SERVING, "BrokerReachable": ("True", R.REACHABLE)})).besides

@@ -38,6 +38,7 @@ class ConditionReason(StrEnum):
     MINIMUM_REPLICAS_UNAVAILABLE = "MinimumReplicasUnavailable"
 
     REACHABLE = "Reachable"
+    WRITES_REFUSED = "WritesRefused"
     AUTHENTICATION_FAILED = "AuthenticationFailed"
     CONNECTION_FAILED = "ConnectionFailed"
     TIMEOUT = "Timeout"
@@ -127,6 +128,7 @@ class EventReason(StrEnum):
     REQUEST_IGNORED = "RequestIgnored"
     SCALED = "Scaled"
     REVISION_RETIRED = "RevisionRetired"
+    WRITES_REFUSED = "WritesRefused"
     BROKER_RECOVERED = "BrokerRecovered"
     DRAIN_STARTED = "DrainStarted"
     DRAIN_COMPLETED = "DrainCompleted"

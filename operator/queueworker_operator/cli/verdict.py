@@ -117,7 +117,10 @@ def _off(seen: Seen) -> Iterator[Condition]:
         condition = seen.status.condition(kind)
         # That a measurement is under way is nothing that is off.
         under_way = condition is not None and condition.reason == ConditionReason.ANALYZING
-        if condition is not None and condition.status != "True" and not under_way:
+        off = condition is not None and (
+            condition.status != "True" or condition.reason == ConditionReason.WRITES_REFUSED
+        )
+        if condition is not None and off and not under_way:
             yield condition
 
 
@@ -174,7 +177,7 @@ def verdict_as_text(seen: Seen, found: Verdict, now: datetime, command: str) -> 
         lines.append(f"  gate {gate.type} of step {gate.step}: {gate.verdict}, {said}")
     for one in found.besides:
         told = one.type == ConditionType.GATES_PASSED and gates
-        if one.message != found.message and not told:
+        if one.message not in found.message and not told:
             lines.append(f"  {one.type} is {one.status} ({one.reason}): {one.message}")
     return lines + [f"  to do so: {command.format(verb)}" for verb in advised(found)]
 

@@ -35,6 +35,7 @@ from worker_runtime.brokers.base import (
 from worker_runtime.brokers.connect import broker_from_url
 from worker_runtime.brokers.nats.address import SCHEMES as NATS_SCHEMES
 from worker_runtime.brokers.nats.broker import NatsBroker, Survey
+from worker_runtime.brokers.redis.broker import RedisBroker
 
 #: How a URL says it, after the + of its scheme.
 _TOPOLOGIES = {"cluster": Topology.CLUSTER, "sentinel": Topology.SENTINEL}
@@ -70,7 +71,7 @@ async def observe_broker(
         return found(BrokerVerdict.INVALID_URL, str(error))
     try:
         async with asyncio.timeout(timeout):
-            survey = await _survey(broker, spec, stand_in)
+            survey, refuses = await _survey(broker, spec, stand_in)
     except TimeoutError:
         return found(
             BrokerVerdict.TIMEOUT,
@@ -102,19 +103,23 @@ async def observe_broker(
         now,
         identity,
         clustered=redis is not None and redis.topology is Topology.CLUSTER and not stand_in,
+        refuses_writes=refuses,
         differs="" if survey is None else differs(spec, survey.differences, source),
         priority=NoPriority() if survey is None else priority_fact(survey.priority, now),
     )
 
 
-async def _survey(broker: Broker, spec: QueueWorkerSpec, stand_in: bool) -> Survey | None:
-    """Check it, with what only JetStream can say; None for others. Raises BrokerError."""
+async def _survey(broker: Broker, spec: QueueWorkerSpec, stand_in: bool) -> tuple[Survey | None, str]:
+    """Check it, with what only JetStream can say, and with why it takes no writes, which only Redis can say.
+    Raises BrokerError."""
+    if isinstance(broker, RedisBroker):
+        return None, await broker.survey(spec.queue.name)
     if not isinstance(broker, NatsBroker):
         await broker.check(spec.queue.name)
-        return None
+        return None, ""
     nats = spec.broker.nats
     wanted = nats.stream.options() if nats and nats.stream and not stand_in else {}
-    return await broker.survey(spec.queue.name, wanted)
+    return await broker.survey(spec.queue.name, wanted), ""
 
 
 def _timing(spec: QueueWorkerSpec, timeout: float) -> Timing:

@@ -190,7 +190,12 @@ class BrokerChecks:
             with opened(key[0]) as place:
                 known = await self._look(place.url, spec, self._clock())
         priority = since(self._priority.get(key), known.priority)
-        known = replace(known, message=place.told(known.message), priority=priority)
+        known = replace(
+            known,
+            message=place.told(known.message),
+            refuses_writes=place.told(known.refuses_writes),
+            priority=priority,
+        )
         if known.verdict is BrokerVerdict.TIMEOUT:
             # That it does not answer was still true at the end of the wait.
             known = replace(known, observed_at=self._clock())

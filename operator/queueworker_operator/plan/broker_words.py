@@ -32,6 +32,9 @@ def broker_words(check: BrokerCheck | Unknown) -> dict[ConditionType, Word]:
         word = not_probed(f"{check.reason}.")
         return words(word, word)
     reachable = Word("True", ConditionReason.REACHABLE, "The broker answers.")
+    if check.refuses_writes:
+        # What is in work can be finished there, so nothing waits for it.
+        reachable = Word("True", ConditionReason.WRITES_REFUSED, check.refuses_writes)
     match check.verdict:
         case BrokerVerdict.REACHABLE:
             same = Word("True", ConditionReason.SAME_SLOT, "All keys share one slot.")

@@ -184,7 +184,9 @@ def _broker(before: QueueWorkerStatus, after: QueueWorkerStatus) -> Iterator[Emi
         yield _event(reason, before, after, reachable)
     elif reachable and reachable.status == "True":
         was = before.condition(ConditionType.BROKER_REACHABLE)
-        if was and was.status == "False":
+        if reachable.reason == ConditionReason.WRITES_REFUSED:
+            yield _event(EventReason.WRITES_REFUSED, before, after, reachable)
+        elif was and (was.status == "False" or was.reason == ConditionReason.WRITES_REFUSED):
             yield _event(EventReason.BROKER_RECOVERED, before, after, reachable, warning=False)
     placement = _changed(before, after, ConditionType.PLACEMENT_VALID)
     if placement and placement.status == "False":

@@ -169,6 +169,8 @@ class BrokerCheck:
     clustered: bool = False
     #: How a queue that can be used differs from what the spec says, and the way out; empty when it does not.
     differs: str = ""
+    #: Why a broker that answers takes no writes, with the way out; empty where it does, or nobody can tell.
+    refuses_writes: str = ""
     priority: Priority = NoPriority()
 
 

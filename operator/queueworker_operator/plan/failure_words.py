@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queueworker_operator.plan.facts import RevisionFacts
+from queueworker_operator.plan.facts import BrokerCheck, RevisionFacts
 from queueworker_operator.plan.split import serving
 from queueworker_operator.plan.view import View
 
@@ -16,14 +16,14 @@ def failure(view: View) -> str:
 
 
 def trouble(view: View) -> str:
-    """The same; where they report nothing, how often they were started again, and how the last one ended.
-    Empty when no worker is missing, or nothing is known of why."""
-    if told := failure(view):
-        return told
-    for r in _short_of_workers(view):
-        if r.restarts is not None:
-            return f"Workers of {r.name} {r.restarts.told}"
-    return ""
+    """The same; where they report nothing, how often they were started again, and how the last one ended. And
+    that the broker takes no writes. Empty when no worker is missing, or nothing is known of why."""
+    short = list(_short_of_workers(view))
+    if not short:
+        return ""
+    fallen = next((f"Workers of {r.name} {r.restarts.told}" for r in short if r.restarts is not None), "")
+    refuses = view.broker.refuses_writes if isinstance(view.broker, BrokerCheck) else ""
+    return " ".join(text for text in (refuses, failure(view) or fallen) if text)
 
 
 def remedy(view: View) -> str:

@@ -29,15 +29,18 @@ from worker_runtime.brokers.redis.link import Link
 from worker_runtime.brokers.redis.maintenance import RedisMaintenance
 from worker_runtime.brokers.redis.placement import slot_of, verify_placement
 from worker_runtime.brokers.redis.publisher import RedisPublisher
+from worker_runtime.brokers.redis.refusals import REFUSES_WRITES, refused_writes
 from worker_runtime.brokers.redis.renewer import RedisRenewer
 from worker_runtime.brokers.redis.route import Route
 from worker_runtime.brokers.redis.sentinel import SentinelRoute, SentinelsOfLoop
-from worker_runtime.brokers.redis.wire import ReplyError
+from worker_runtime.brokers.redis.wire import Command, ReplyError
 
 #: BLMOVE came with 6.2.
 OLDEST_VERSION = (6, 2)
 #: Its release notes: before, several clients that wait with BLMOVE at once can crash it.
 OLDEST_DRAGONFLY = (1, 21, 3)
+#: The id of a reservation that nobody ever makes.
+_NOBODY = "check"
 
 
 class RedisBroker:
@@ -54,13 +57,20 @@ class RedisBroker:
 
     async def check(self, queue: str) -> None:
         """See `Broker.check`. Moves nothing."""
+        await self.survey(queue)
+
+    async def survey(self, queue: str) -> str:
+        """The same check. A server that answers and takes no writes passes it, since what is in work can be
+        finished there: then the result says why, what was read, and the way out. Empty where it takes them,
+        and where nobody can tell."""
         keys = self._keys(queue)
         link = self._link(keys)
         try:
             await self._check_server(keys, link)
-            await self._check_keys(keys, link)
+            refusal = await self._check_keys(keys, link)
             # Asks whether the scripts may run: the same call as a receive, for nothing.
-            await link.run(transitions.reserve(keys, "check", "-", 0, 1), "run its scripts")
+            await link.run(transitions.reserve(keys, _NOBODY, "-", 0, 1), "run its scripts")
+            return "" if refusal is None else await refused_writes(refusal, link)
         finally:
             await link.close(timeout=0.2)
 
@@ -150,9 +160,14 @@ class RedisBroker:
         if not self._address.cluster and re.search(r"^cluster_enabled:1", info, re.MULTILINE):
             verify_placement(keys)
 
-    async def _check_keys(self, keys: QueueKeys, link: Link) -> None:
+    async def _check_keys(self, keys: QueueKeys, link: Link) -> ReplyError | None:
+        """Returns how it refused a write."""
         expected = keys.expected_types()
-        types = await link.batch([("TYPE", key) for key in expected], "tell the types of its keys")
+        asked: list[Command] = [("TYPE", key) for key in expected]
+        # A write, as the server sees it, of a list that nobody has: nothing is there to be moved.
+        empty = keys.reservation(_NOBODY)
+        asked.append(("BLMOVE", empty, empty, "RIGHT", "LEFT", "0.001"))
+        *types, written = await link.batch(asked, "tell the types of its keys")
         for (key, wanted), held in zip(expected.items(), types, strict=True):
             if isinstance(held, ReplyError):
                 raise explained(held, link.name, f"read the key {key}")
@@ -172,6 +187,7 @@ class RedisBroker:
                     f"Redis at {link.name}: the key {key} holds {value[:40]!r} where a whole number belongs;"
                     " set it to a whole number or delete it"
                 )
+        return written if isinstance(written, ReplyError) and written.code in REFUSES_WRITES else None
 
 
 def _check_identity(identity: WorkerIdentity) -> None:
