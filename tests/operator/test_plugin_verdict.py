@@ -260,4 +260,6 @@ def test_a_revoked_word_that_nobody_knows_is_told_by_all_three() -> None:
 def test_a_broker_that_takes_no_writes_is_told_besides() -> None:
     found = verdict(seen({**SERVING, "BrokerReachable": ("True", R.WRITES_REFUSED)}))
     assert [one.type for one in found.besides] == ["BrokerReachable"]
+    missing = {"Ready": ("False", R.PROGRESSING), "Reconciling": ("True", R.SCALING_STABLE)}
+    assert verdict(seen({**missing, "BrokerReachable": ("True", R.WRITES_REFUSED)})).answer is Answer.WAITING
     assert not verdict(seen({**SERVING, "BrokerReachable": ("True", R.REACHABLE)})).besides

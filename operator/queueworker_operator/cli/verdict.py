@@ -99,7 +99,8 @@ def verdict(seen: Seen) -> Verdict:
         return Verdict(Answer.BLOCKED, stalled.reason, stalled.message, besides)
     if reconciling is not None and reconciling.status == "True":
         answer = Answer.WAITING
-        if reconciling.reason in _GOING_ON:
+        full = any(one.reason == ConditionReason.WRITES_REFUSED for one in besides)
+        if reconciling.reason in _GOING_ON and not full:
             answer = Answer.MOVING
         elif reconciling.reason in _BY_HAND:
             answer = Answer.BLOCKED
