@@ -153,6 +153,15 @@ async def receive(consumer: Consumer, limit: int = 100) -> Received:
     return await asyncio.wait_for(consumer.receive(limit), PATIENCE)
 
 
+async def receive_all(consumer: Consumer, count: int) -> list[Delivery]:
+    """So many, in as many calls as it takes: a pull of JetStream may bring a part of what is there."""
+    deliveries: list[Delivery] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(deliveries) < count:
+            deliveries += (await consumer.receive(count - len(deliveries))).deliveries
+    return deliveries
+
+
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Ask again until it holds; for what only another process decides."""
     async with asyncio.timeout(PATIENCE):

@@ -20,11 +20,11 @@ from tests.brokers.site import (
     Site,
     eventually,
     receive,
+    receive_all,
     settle,
 )
 from worker_runtime.brokers.base import (
     Action,
-    Delivery,
     Outcome,
     PayloadRefusedError,
     Recovered,
@@ -56,8 +56,10 @@ async def test_deliveries_come_in_order_with_their_bytes(site: Site) -> None:
 async def test_a_receive_takes_what_is_there_and_never_more_than_asked(site: Site) -> None:
     await site.publish(*numbered(150))
     consumer = site.consumer()
-    assert len((await receive(consumer, 100)).deliveries) == 100
-    assert len((await receive(consumer, 100)).deliveries) == 50
+    first = (await receive(consumer, 100)).deliveries
+    assert 0 < len(first) <= 100
+    rest = await receive_all(consumer, 150 - len(first))
+    assert [one.payload for one in (*first, *rest)] == numbered(150)
 
 
 async def test_a_worker_that_makes_no_receive_can_ask_for_its_fence(site: Site) -> None:
@@ -214,19 +216,14 @@ async def test_released_work_comes_back_first_and_in_order(site: Site) -> None:
 async def test_more_releases_than_fit_into_one_call_keep_their_order(site: Site) -> None:
     await site.publish(*numbered(2500))
     consumer = site.consumer()
-    deliveries: list[Delivery] = []
-    while len(deliveries) < 2500:
-        deliveries += (await receive(consumer, 2500)).deliveries
+    deliveries = await receive_all(consumer, 2500)
     await consumer.settle([], lambda *_: None)
     outcomes = await settle(consumer, deliveries, Action.RELEASE)
     assert set(outcomes) == {Outcome.RELEASED}
-    assert [one.payload for one in (await receive(consumer, 1000)).deliveries] == numbered(1000)
+    assert [one.payload for one in await receive_all(consumer, 1000)] == numbered(1000)
     if CAN_COUNT_PLACES in site.can:
         assert (await site.read()).ready == 1500
-    rest: list[Delivery] = []
-    while len(rest) < 1500:
-        rest += (await receive(consumer, 1000)).deliveries
-    assert [one.payload for one in rest] == numbered(2500)[1000:]
+    assert [one.payload for one in await receive_all(consumer, 1500)] == numbered(2500)[1000:]
 
 
 async def test_each_settlement_is_judged_on_its_own(site: Site) -> None:
@@ -377,7 +374,7 @@ async def test_the_reading_says_where_everything_is(site: Site) -> None:
 async def test_the_retry_sweep_publishes_failed_messages_again_oldest_first(site: Site) -> None:
     await site.publish(*numbered(450))
     consumer = site.consumer()
-    deliveries = (await receive(consumer, 1000)).deliveries
+    deliveries = await receive_all(consumer, 450)
     await settle(consumer, deliveries, Action.REJECT)
     maintenance = site.maintenance()
     assert (await maintenance.retry("q", limit=3)).retried == 3
@@ -385,7 +382,7 @@ async def test_the_retry_sweep_publishes_failed_messages_again_oldest_first(site
     assert await maintenance.retry("q", on_step=steps.append) == Swept(retried=447)
     assert len(steps) > 1
     assert steps[-1] == Swept(retried=447)
-    again = (await receive(consumer, 1000)).deliveries
+    again = await receive_all(consumer, 450)
     assert [one.payload for one in again] == numbered(450)
     assert {one.attempts for one in again} == {1}
     assert not {one.pid for one in again} & {one.pid for one in deliveries}
@@ -416,9 +413,9 @@ async def test_sweeps_by_attempts(site: Site) -> None:
 async def test_concurrent_sweeps_publish_each_message_once(site: Site) -> None:
     await site.publish(*numbered(900))
     consumer = site.consumer()
-    await settle(consumer, (await receive(consumer, 1000)).deliveries, Action.REJECT)
+    await settle(consumer, await receive_all(consumer, 900), Action.REJECT)
     sweepers = [site.maintenance() for _ in range(5)]
     swept = await asyncio.gather(*(one.retry("q") for one in sweepers))
     assert sum(one.retried for one in swept) == 900
-    assert sorted(one.payload for one in (await receive(consumer, 1000)).deliveries) == sorted(numbered(900))
+    assert sorted(one.payload for one in await receive_all(consumer, 900)) == sorted(numbered(900))
     assert (await site.read()).failed == 0

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.brokers.nats_site import NatsSite
-from tests.brokers.site import CALM, PATIENCE, eventually, receive, settle
+from tests.brokers.site import CALM, eventually, receive, receive_all, settle
 from worker_runtime.brokers.base import (
     Action,
     BrokerUnavailableError,
@@ -190,14 +190,9 @@ async def test_a_dead_letter_is_the_very_message_that_was_published(on_nats: Nat
 async def test_commits_of_many_deliveries_while_others_fail(on_nats: NatsSite) -> None:
     await on_nats.publish(*(b"%d" % n for n in range(300)))
     consumer = on_nats.consumer()
-    deliveries: list[Delivery] = []
-    while len(deliveries) < 300:
-        deliveries += (await receive(consumer, 300)).deliveries
+    deliveries = await receive_all(consumer, 300)
     actions = [(Action.COMMIT, Action.DEAD, Action.RETRY)[n % 3] for n in range(300)]
     outcomes = await settle(consumer, deliveries, *actions)
     assert [outcomes.count(one) for one in (Outcome.COMMITTED, Outcome.REJECTED)] == [100, 200]
     assert await on_nats.stored(on_nats.names.dead_stream) == 100
-    again: list[Delivery] = []
-    while len(again) < 100:
-        again += (await asyncio.wait_for(consumer.receive(300), PATIENCE)).deliveries
-    assert sorted(int(one.payload) for one in again) == list(range(2, 300, 3))
+    assert sorted(int(one.payload) for one in await receive_all(consumer, 100)) == list(range(2, 300, 3))

@@ -54,6 +54,9 @@ from tests.operator.canary_world import (
 )
 from tests.operator.exploring import Explored
 
+#: Counted in states and not in seconds, so a busy machine has its time: the largest world takes minutes.
+pytestmark = pytest.mark.timeout(3600)
+
 
 def begin(wanted: int, edits: int = 0, broken: str = "") -> World:
     return World(

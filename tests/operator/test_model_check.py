@@ -21,6 +21,9 @@ from tests.operator.acting import NONE, Group, Todo, look_at, priority_is_gone
 from tests.operator.exploring import Explored
 from tests.operator.small_world import NAMES, Rules, Status, Step, World, decide, do, happenings
 
+#: Counted in states and not in seconds, so a busy machine has its time: the largest world takes minutes.
+pytestmark = pytest.mark.timeout(3600)
+
 
 def begin(wanted: int, edits: int, of: str = "b") -> World:
     """b is asked for where a serves; or a where b serves, which took over from it."""
