@@ -20,7 +20,7 @@ from worker_runtime.brokers.base import (
 )
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.address import Address
-from worker_runtime.brokers.redis.consumer import RedisConsumer
+from worker_runtime.brokers.redis.consumer import SHORTEST_BLOCK, RedisConsumer
 from worker_runtime.brokers.redis.faults import explained
 from worker_runtime.brokers.redis.fences import RedisFences
 from worker_runtime.brokers.redis.inspector import RedisInspector
@@ -166,7 +166,7 @@ class RedisBroker:
         asked: list[Command] = [("TYPE", key) for key in expected]
         # A write, as the server sees it, of a list that nobody has: nothing is there to be moved.
         empty = keys.reservation(_NOBODY)
-        asked.append(("BLMOVE", empty, empty, "RIGHT", "LEFT", "0.001"))
+        asked.append(("BLMOVE", empty, empty, "RIGHT", "LEFT", f"{SHORTEST_BLOCK}"))
         *types, written = await link.batch(asked, "tell the types of its keys")
         for (key, wanted), held in zip(expected.items(), types, strict=True):
             if isinstance(held, ReplyError):
