@@ -81,8 +81,8 @@ async def test_too_few_replicas(server: EmbeddedRedis, client: Any) -> None:
 
 
 async def test_nothing_is_said_where_the_user_may_not_ask(server: EmbeddedRedis, client: Any) -> None:
-    client.execute_command("ACL", "SETUSER", "me", "on", ">pw", "~ns.*", "+@all", "-blmove", "-info")
+    client.execute_command("ACL", "SETUSER", "me", "on", ">pw", "~ns.*", "+@all", "-zadd", "-info")
     client.config_set("maxmemory", "500kb")
     assert await refusal(f"redis://me:pw@127.0.0.1:{server.port}") == ""
-    client.execute_command("ACL", "SETUSER", "me", "+blmove")
+    client.execute_command("ACL", "SETUSER", "me", "+zadd")
     assert "OOM" in await refusal(f"redis://me:pw@127.0.0.1:{server.port}")

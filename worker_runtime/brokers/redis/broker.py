@@ -20,7 +20,7 @@ from worker_runtime.brokers.base import (
 )
 from worker_runtime.brokers.redis import transitions
 from worker_runtime.brokers.redis.address import Address
-from worker_runtime.brokers.redis.consumer import SHORTEST_BLOCK, RedisConsumer
+from worker_runtime.brokers.redis.consumer import RedisConsumer
 from worker_runtime.brokers.redis.faults import explained
 from worker_runtime.brokers.redis.fences import RedisFences
 from worker_runtime.brokers.redis.inspector import RedisInspector
@@ -164,9 +164,10 @@ class RedisBroker:
         """Returns how it refused a write."""
         expected = keys.expected_types()
         asked: list[Command] = [("TYPE", key) for key in expected]
-        # A write, as the server sees it, of a list that nobody has: nothing is there to be moved.
+        # A write, as the server sees it, that changes members only, and of a key that nobody has. It does not
+        # wait: a server looks at the end of a short wait ten times a second, which a thousand looks feel.
         empty = keys.reservation(_NOBODY)
-        asked.append(("BLMOVE", empty, empty, "RIGHT", "LEFT", f"{SHORTEST_BLOCK}"))
+        asked.append(("ZADD", empty, "XX", "0", _NOBODY))
         *types, written = await link.batch(asked, "tell the types of its keys")
         for (key, wanted), held in zip(expected.items(), types, strict=True):
             if isinstance(held, ReplyError):

@@ -62,7 +62,7 @@ _ROOM_PAUSE = 0.5
 #: In seconds. A receive that begins so soon after the last one found nothing begins with its wait.
 _STILL_EMPTY = 0.1
 #: In seconds. Redis 6.2 rounds a millisecond down to 0, which means for ever.
-SHORTEST_BLOCK = 0.01
+_SHORTEST_BLOCK = 0.01
 
 
 class RedisConsumer:
@@ -145,7 +145,7 @@ class RedisConsumer:
         """Wait for work, at most `Timing.block` seconds, and take it. False when the wait brought nothing."""
         self._waited = self._moving = True
         reservation = self._begun()
-        block = max(self._timing.block, SHORTEST_BLOCK)
+        block = max(self._timing.block, _SHORTEST_BLOCK)
 
         def follow(raw: bytes | None) -> Command | None:
             if raw is not None:
