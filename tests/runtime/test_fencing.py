@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -199,22 +200,28 @@ def test_what_a_stopped_worker_is_waiting_for_is_not_its_own_when_the_fence_come
 
 
 def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -> None:
-    def names() -> set[str]:
-        return {each["worker"] for each in json.loads(command(bench, "inspect", "q", "--json"))["workers"]}
+    def workers() -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(command(bench, "inspect", "q", "--json"))["workers"]
+        return listed
 
     # Long enough for a busy machine; the test waits for the end of the one that is killed.
     expiry = ("--expiry-seconds", "8")
     one = bench.run(SOURCE, "--revision", "r1", *expiry).consuming()
     two = bench.run(SOURCE, "--revision", "r2", "--processes", "2", *expiry).consuming()
-    wait_until(lambda: len(names()) == 3, "three workers on the list")
-    reading = json.loads(command(bench, "inspect", "q", "--json"))
-    assert sorted(each["revision"] for each in reading["workers"]) == ["r1", "r2", "r2"]
-    assert {each["protocol"] for each in reading["workers"]} == {"Reservation"}
-    assert all(each["receiving"] and each["host"] for each in reading["workers"])
+
+    def all_receiving() -> list[dict[str, Any]] | None:
+        """A worker is on the list before it receives, and says so by its next look."""
+        listed = workers()
+        return listed if len(listed) == 3 and all(each["receiving"] for each in listed) else None
+
+    listed = wait_until(all_receiving, "three workers on the list that receive")
+    assert sorted(each["revision"] for each in listed) == ["r1", "r2", "r2"]
+    assert {each["protocol"] for each in listed} == {"Reservation"}
+    assert all(each["host"] for each in listed)
     assert two.stop() == 0
-    assert len(names()) == 1
+    assert len(workers()) == 1
     one.kill_group()
-    wait_until(lambda: not names(), "the killed worker off the list")
+    wait_until(lambda: not workers(), "the killed worker off the list")
 
 
 def test_a_worker_whose_handler_blocks_its_loop_stays_on_the_list(bench: Bench) -> None:
