@@ -102,8 +102,7 @@ def test_an_outage_is_told_once_and_survived(bench: Bench, make_bench: Callable[
         worker.consuming()
         assert worker.stop() == 0
         assert len(worker.said("broker lost")) == 1, "one line, not one an attempt"
-        warnings = [line["msg"] for line in worker.lines if line["level"] == "warning"]
-        assert len(warnings) <= 3, (
+        assert len(worker.warned()) <= 3, (
             "one by the loop that receives, one by those that renew, one of settlements"
         )
 

@@ -38,6 +38,11 @@ def command(bench: Bench, *arguments: str) -> str:
     return done.stdout
 
 
+def listed_workers(bench: Bench) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = json.loads(command(bench, "inspect", "q", "--json"))["workers"]
+    return listed
+
+
 def fenced(worker: RunningWorker) -> bool:
     status = worker.status()
     return not status["receiving"] and bool(status["fences"])
@@ -53,15 +58,12 @@ def test_a_fenced_worker_receives_nothing_stays_ready_and_begins_again(bench: Be
     assert worker.get("/readyz") == (200, "ok, fenced: q (rolled back)\n")
     bench.publish("q", '{"n": 1}', '{"n": 2}')
     # Long enough for several blocking times; the reading says that it is alive and why it takes nothing.
+    # Before it has begun to receive it says that it does not, too, and for another reason.
     listed = wait_until(
-        lambda: [
-            each
-            for each in json.loads(command(bench, "inspect", "q", "--json"))["workers"]
-            if not each["receiving"]
-        ],
+        lambda: [each for each in listed_workers(bench) if each["reason"] == "fenced: rolled back"],
         "the fenced worker on the list",
     )
-    assert (listed[0]["revision"], listed[0]["reason"]) == ("r1", "fenced: rolled back")
+    assert [(each["revision"], each["receiving"]) for each in listed] == [("r1", False)]
     assert len(bench.ready()) == 2
     assert command(bench, "verify-empty", "q", "--quiet-seconds", "1.5")
     assert worker.wrote() == []
@@ -91,17 +93,18 @@ def test_a_fenced_worker_settles_renews_and_recovers(bench: Bench) -> None:
     gate = worker.directory / "go"
     bench.publish("q", f'{{"n": 1, "wait": "{gate}"}}')
     wait_until(lambda: worker.status()["queues"]["q"]["running"] == 1, "a running handler")
-    command(bench, "fence", "q", "--reason", "stop")
+    command(bench, "fence", "q", "--revision", "r1", "--reason", "stop")
     wait_until(lambda: fenced(worker), "the fence in /status")
     # Recovers: what another worker reserved and never claimed is due and comes back to ready.
     bench.publish("q", '{"n": 2}')
     keys = QueueKeys(bench.namespace, "q")
-    bench.client.execute_command(*transitions.reserve(keys, "dead", "r0", 5, 0).by_source())
+    took = bench.client.execute_command(*transitions.reserve(keys, "dead", "r0", 5, 0).by_source())
+    assert took[0] == "taken"
     wait_until(lambda: len(bench.ready()) == 1, "the recovery by a fenced worker")
-    # Renews: its own work is still its own after more than the expiry of two seconds.
+    # Renews: its own work is still its own after more than the expiry of four seconds.
     (expiry,) = bench.client.zrange(keys.liveness, 0, -1, withscores=True)
     wait_until(
-        lambda: bench.client.zrange(keys.liveness, 0, -1, withscores=True)[0][1] > expiry[1] + 2_000,
+        lambda: bench.client.zrange(keys.liveness, 0, -1, withscores=True)[0][1] > expiry[1] + 4_000,
         "the renewal by a fenced worker",
     )
     gate.touch()
@@ -136,11 +139,10 @@ def test_a_worker_that_is_full_of_what_never_ends_says_that_it_is_fenced(bench: 
     command(bench, "fence", "q", "--revision", "r1", "--reason", "it leaves")
     wait_until(lambda: fenced(worker), "the fence in /status")
 
-    def listed() -> list[dict[str, object]]:
-        return list(json.loads(command(bench, "inspect", "q", "--json"))["workers"])
+    def told() -> list[tuple[Any, ...]]:
+        return [(each["receiving"], each["reason"], each["outstanding"]) for each in listed_workers(bench)]
 
-    wait_until(lambda: [each["receiving"] for each in listed()] == [False], "its word to the broker")
-    assert [(each["reason"], each["outstanding"]) for each in listed()] == [("fenced: it leaves", 2)]
+    wait_until(lambda: told() == [(False, "fenced: it leaves", 2)], "its word to the broker")
     command(bench, "unfence", "q", "--revision", "r1")
     wait_until(lambda: worker.status()["receiving"], "the end of the fence, still full")
     worker.kill_group()
@@ -200,10 +202,6 @@ def test_what_a_stopped_worker_is_waiting_for_is_not_its_own_when_the_fence_come
 
 
 def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -> None:
-    def workers() -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = json.loads(command(bench, "inspect", "q", "--json"))["workers"]
-        return listed
-
     # Long enough for a busy machine; the test waits for the end of the one that is killed.
     expiry = ("--expiry-seconds", "8")
     one = bench.run(SOURCE, "--revision", "r1", *expiry).consuming()
@@ -211,7 +209,7 @@ def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -
 
     def all_receiving() -> list[dict[str, Any]] | None:
         """A worker is on the list before it receives, and says so by its next look."""
-        listed = workers()
+        listed = listed_workers(bench)
         return listed if len(listed) == 3 and all(each["receiving"] for each in listed) else None
 
     listed = wait_until(all_receiving, "three workers on the list that receive")
@@ -219,9 +217,9 @@ def test_the_list_of_live_workers_follows_starts_stops_and_kills(bench: Bench) -
     assert {each["protocol"] for each in listed} == {"Reservation"}
     assert all(each["host"] for each in listed)
     assert two.stop() == 0
-    assert len(workers()) == 1
+    assert len(listed_workers(bench)) == 1
     one.kill_group()
-    wait_until(lambda: not workers(), "the killed worker off the list")
+    wait_until(lambda: not listed_workers(bench), "the killed worker off the list")
 
 
 def test_a_worker_whose_handler_blocks_its_loop_stays_on_the_list(bench: Bench) -> None:

@@ -200,7 +200,8 @@ def test_a_handler_that_blocks_the_loop_keeps_its_message(bench: Bench) -> None:
     first.wait_for_counts(running=1)  # reporting goes on during the stall
     assert first.get("/livez")[0] == 200
     over = wait_until(lambda: told("event loop runs again after a stall of"), "the end of the stall")[0]
-    assert float(over["msg"].split("stall of ")[1].split()[0]) > 9
+    # Of its ten seconds; where the process itself got no turn at the beginning, that is not seen.
+    assert float(over["msg"].split("stall of ")[1].split()[0]) > 5
     wait_until(lambda: bench.succeeded() == 3, "all commits")
     assert first.wrote() == pids, "each ran exactly once, although the second worker was looking"
     assert len(told("event loop has stood still")) == 1
@@ -254,8 +255,8 @@ def test_a_failure_that_can_hardly_be_told_is_told_and_settled(bench: Bench) -> 
     for kind in kinds:
         assert worker.wait_for(f"handler failed: {details[kind]}")["level"] == "error"
     assert len(worker.wait_for("handler failed: ValueError: xxx")["error"]) < 30_000
-    assert len(worker.said("\udcff of", message_id=pids[0])) == 1
     assert worker.stop() == 0
+    assert len(worker.said("\udcff of", message_id=pids[0])) == 1
     assert not worker.said("Logging error")
 
 
@@ -287,6 +288,9 @@ def test_a_native_call_that_stops_the_whole_process(others: int, bench: Bench) -
     assert f"jobs.native handles message {pid}" in told["msg"]
     wait_until(lambda: bench.succeeded() == 1, "the one commit")
     wait_until(bench.nothing_left, "empty places")
-    assert len(workers[0].wrote()) in (1, 1 + others)
+    # With such an expiry a machine that stands still for a second makes takeovers of its own.
+    taken_over = bench.reading().ledger["local"].taken_over
+    assert len(workers[0].wrote()) <= 1 + taken_over
+    assert others or not taken_over
     assert [worker.stop() for worker in workers] == [0] * len(workers)
     assert bench.succeeded() == 1

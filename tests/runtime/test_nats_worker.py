@@ -164,10 +164,10 @@ def test_a_killed_worker_leaves_its_work_to_the_next(place: Place) -> None:
 
 
 def test_a_worker_that_slept_past_the_ack_wait_settles_nothing_of_others(place: Place) -> None:
-    place.provision(ack_wait=2)
+    place.provision(ack_wait=5)
     gate = place.directory / "gate"
     place.publish({"n": 1, "wait": str(gate)})
-    flags = ("--expiry-seconds", "2")
+    flags = ("--expiry-seconds", "5")
     sleeper = place.run(*flags).consuming()
     sleeper.wait_for_counts(running=1)
     os.killpg(sleeper.process.pid, signal.SIGSTOP)

@@ -71,8 +71,7 @@ def test_a_waiting_worker_follows_three_failovers_and_says_each_once(
         wait_until(handled, "the message to be handled")
         worker.wait_for("broker back after", number)
     # Of the two threads of a worker, each says it once.
-    warnings = [line["msg"] for line in worker.lines if line["level"] == "warning"]
-    assert len(warnings) <= 6, worker.transcript()
+    assert len(worker.warned()) <= 6, worker.transcript()
     assert len(worker.said("broker lost")) == 3, worker.transcript()
     assert worker.stop() == 0
 

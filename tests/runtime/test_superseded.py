@@ -49,8 +49,10 @@ def source(cancel: bool, plain: bool) -> str:
 def taken_over(bench: Bench) -> None:
     """As if another worker had recovered it and taken it again: it has another token now."""
     (pid,) = bench.client.hkeys(bench.key("owners"))
-    bench.client.zadd(bench.key("liveness"), {pid: 1e14})
-    bench.client.hset(bench.key("owners"), pid, "r2 other-worker reservation")
+    with bench.client.pipeline() as both:  # at once: between the two it would renew or recover the message
+        both.zadd(bench.key("liveness"), {pid: 1e14})
+        both.hset(bench.key("owners"), pid, "r2 other-worker reservation")
+        both.execute()
 
 
 @pytest.mark.parametrize(
