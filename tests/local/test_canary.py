@@ -53,18 +53,27 @@ def numbers(up: Up) -> dict[str, int]:
 
 
 async def test_the_arms_one_after_the_other_under_load_and_then_the_promotion(up: Up, jobs: Jobs) -> None:
-    steps = (arm(1), short(), arm(8), short())
-    up.write(changing("v1", *steps))
+    # Pauses that do not end by themselves, so that the test sees both; and nobody who is late loses work.
+    steps, env = (arm(1), PAUSE, arm(8), PAUSE), dict[str, str]()
+    up.write(changing("v1", *steps, env=env))
     await up.start()
     stable = await up.ready(replicas=2)
-    second = changing("v2", *steps)
+    second = changing("v2", *steps, env=env)
     first_arm, last_arm = name(second, 1), name(second, 8)
+
+    def skip(number: int) -> None:
+        request = {"id": str(number), "action": "SkipStep"}
+        up.write(changing("v2", *steps, env=env, request=request))
+
     async with load(jobs) as ids:
         up.write(second)
         await up.until("the first arm", lambda: (stage(up), step(up)) == ("Paused", "3/5"))
         assert numbers(up) == {stable: 1, first_arm: 1}
+        await jobs.claimed(first_arm, 1)
+        skip(1)
         await up.until("the second arm", lambda: (stage(up), step(up)) == ("Paused", "5/5"))
         assert numbers(up) == {stable: 1, last_arm: 1}
+        skip(2)
         assert await up.ready(generation=2, replicas=2) == last_arm
         await jobs.begun(len(ids) + 5)
     reading = await jobs.finished(len(ids))

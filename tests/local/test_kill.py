@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.local.running import EXPIRES_SOON, Jobs, Up, is_directory, resource, running, until
@@ -63,10 +64,20 @@ async def test_a_state_directory_that_vanishes_costs_no_work(up: Up, jobs: Jobs)
     await jobs.publish(["one"], seconds=-1)
     await jobs.begun(1)
 
-    shutil.rmtree(up.state_dir)
+    def take_away() -> None:
+        """All at once: `up` may be writing there."""
+        away = up.state_dir.with_name("away")
+        up.state_dir.rename(away)
+        shutil.rmtree(away)
+
+    take_away()
     await up.until("a new up.json", lambda: up.pids())
-    shutil.rmtree(up.state_dir)
-    up.state_dir.write_text("in the way")
+    in_the_way = False
+    while not in_the_way:
+        take_away()
+        with suppress(IsADirectoryError):  # it was quicker, and has made another one
+            up.state_dir.write_text("in the way")
+            in_the_way = True
     up.signal(signal.SIGINT)
     await up.until("the word that it cannot be written", lambda: "up.json cannot be written" in up.output)
     await jobs.let_go()
