@@ -109,7 +109,7 @@ async def test_nothing_is_left_in_private_places_after_close(site: Site) -> None
     await settle(consumer, received.deliveries, Action.RELEASE)
     await consumer.close()
     assert site.free(await site.read()) == 3
-    assert len((await receive(site.consumer("w2"))).deliveries) == 3
+    assert len(await receive_all(site.consumer("w2"), 3)) == 3
 
 
 async def test_commit(site: Site) -> None:

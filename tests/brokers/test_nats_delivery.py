@@ -73,7 +73,7 @@ async def test_what_older_producers_mark_as_urgent_is_left_to_older_workers(on_n
     assert not reply.status
     await on_nats.publish(b"2")
     consumer = on_nats.consumer(timing=dataclasses.replace(CALM, block=0.3))
-    [delivery] = (await receive(consumer)).deliveries
+    [delivery] = await receive_all(consumer, 1)
     assert delivery.payload == b"2"
     assert await settle(consumer, [delivery], Action.COMMIT) == [Outcome.COMMITTED]
     assert not (await receive(consumer)).deliveries

@@ -122,7 +122,7 @@ async def test_without_an_answer_about_a_fence_nothing_is_pulled(
 ) -> None:
     await on_nats.publish(b"1")
     async with NatsProxy(nats_server.port, swallows_questions(first=1000)) as proxy:
-        consumer = on_nats.consumer(timing=dataclasses.replace(CALM, command_timeout=2.5), url=proxy.url)
+        consumer = on_nats.consumer(timing=dataclasses.replace(CALM, command_timeout=5), url=proxy.url)
         with pytest.raises(BrokerUnavailableError):
             await consumer.receive(1)
         assert len([sent for sent in proxy.log if ".MSG.GET." in sent.subject]) > 2
@@ -154,9 +154,10 @@ async def test_a_lost_command_connection_is_replaced_and_nothing_is_sent_again(
 async def test_a_settlement_that_was_held_up_past_the_ack_wait_does_not_count(
     action: Action, on_nats: NatsSite, nats_server: EmbeddedNats
 ) -> None:
-    await on_nats.provision(ack_wait=1.5, update=True)
+    # Long enough to send it in time, also after the machine stood still for a second or two.
+    await on_nats.provision(ack_wait=4, update=True)
     await on_nats.publish(b"1")
-    timing = dataclasses.replace(CALM, expiry=1.5)
+    timing = dataclasses.replace(CALM, expiry=4)
     async with NatsProxy(nats_server.port, on_ack(Fault.HOLD)) as proxy:
         slow = on_nats.consumer("slow", timing=timing, url=proxy.url)
         held = (await receive(slow)).deliveries

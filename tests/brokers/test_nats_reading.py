@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.brokers.nats_site import NatsSite
-from tests.brokers.site import CALM, eventually, receive, settle
+from tests.brokers.site import CALM, eventually, receive, receive_all, settle
 from worker_runtime.brokers.base import (
     Action,
     BrokerError,
@@ -139,11 +139,11 @@ async def test_a_fence_stops_its_revision_and_nobody_else(on_nats: NatsSite) -> 
     assert fenced.reason == "another reason"
     # It goes on with what it has.
     assert set(await settle(old, held, Action.COMMIT)) == {Outcome.COMMITTED}
-    assert len((await receive(new)).deliveries) == 4 - len(held)
+    assert len(await receive_all(new, 4 - len(held))) == 4 - len(held)
     assert await fences.unfence("q", "r1") is True
     assert await fences.unfence("q", "r1") is False
     await on_nats.publish(b"9")
-    assert [one.payload for one in (await receive(old)).deliveries] == [b"9"]
+    assert [one.payload for one in await receive_all(old, 1)] == [b"9"]
 
 
 async def test_a_fence_on_everybody(on_nats: NatsSite) -> None:

@@ -112,13 +112,13 @@ async def test_an_ack_wait_that_is_shortened_under_a_worker_is_told_and_kept(
     deliveries = (await receive(receiver)).deliveries
     await renewer.announce(Presence(True, 2, 1, 2))
     assert not caplog.records
-    await on_nats.provision(ack_wait=1, update=True)
+    await on_nats.provision(ack_wait=4, update=True)
     await renewer.announce(Presence(True, 2, 1, 2))
     [record] = caplog.records
-    assert "was 600 s and is 1 s now" in record.getMessage()
+    assert "was 600 s and is 4 s now" in record.getMessage()
     assert not await renewer.extend(deliveries)
-    # From now on an answer counts for a second, and then it is held back.
-    other = on_nats.consumer("other", timing=dataclasses.replace(CALM, expiry=1))
+    # From now on an answer counts for four seconds, and then it is held back.
+    other = on_nats.consumer("other", timing=dataclasses.replace(CALM, expiry=4))
     again: list[Delivery] = []
     while len(again) < 2:
         again += (await receive(other)).deliveries
