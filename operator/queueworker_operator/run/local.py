@@ -17,7 +17,7 @@ from watchfiles import awatch
 
 from queueworker_operator.act.ports import Ports
 from queueworker_operator.act.processes import Host, ProcessGroup
-from queueworker_operator.api.types import QueueWorker
+from queueworker_operator.api.types import QueueWorker, QueueWorkerSpec
 from queueworker_operator.plan.facts import BrokerCheck, BrokerVerdict
 from queueworker_operator.run.local_broker import Located, Location, NotLocated, WantsEmbedded, locate
 from queueworker_operator.run.local_claims import Claims
@@ -255,26 +255,30 @@ class Local:
         accepted = resource.accepted
         if accepted is None:
             return
-        found = locate(accepted.spec, self._file.secrets, self._options.broker)
-        await resource.use_broker(await self._settle(found, resource))
+        if (former := resource.served_before) is not None:
+            place = await self._settle(former, resource)
+            if isinstance(place, Located):
+                resource.knows(former.broker, place)
+        await resource.use_broker(await self._settle(accepted.spec, resource))
 
-    async def _settle(self, found: Location, resource: LocalResource) -> Location:
-        """Replace the wish for a broker of our own by its place, unless the resource lives elsewhere already:
-        nothing that runs is moved to an empty broker because a Secret has left the file."""
+    async def _settle(self, spec: QueueWorkerSpec, resource: LocalResource) -> Location:
+        """Where the broker of `spec` is. A wish for one of our own is fulfilled, unless the resource lives
+        elsewhere already and never had one here: nothing that runs is moved to an empty broker because a
+        Secret has left the file."""
+        found = locate(spec, self._file.secrets, self._options.broker)
         if isinstance(found, Located):
             return self._credentials.kept(resource.name, found)
         if not isinstance(found, WantsEmbedded):
             return found
-        before = resource.location
+        before = resource.found(spec.broker) or resource.location
         if before is not None and not (isinstance(before, Located) and before.embedded):
-            path = resource.accepted.spec.broker.path if resource.accepted else "spec.broker"
+            path, ref = spec.broker.path, spec.broker.secret_ref
             return NotLocated(
-                f"The Secret of {path}.secretRef is no longer in the file: put it back, "
+                f"The Secret {ref.name if ref else ''} of {path}.secretRef is not in the file: put it there, "
                 f"or give the broker's URL by {path.removeprefix('spec.')}.url."
             )
-        assert resource.accepted is not None, "only an accepted resource has a broker"
         try:
-            return Located(await self._embedded.url_for(resource.accepted.spec), embedded=True)
+            return Located(await self._embedded.url_for(spec), embedded=True)
         except BrokerError as error:
             raise CannotStartError(BROKER_REFUSED, str(error)) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,11 @@ class Credentials:
         self._root = state_dir / "credentials"
 
     def kept(self, name: str, located: Located) -> Located:
-        """The same broker of the resource `name`, with its files on disk and named by the URL."""
+        """The same broker of the resource `name`, with its files on disk and named by the URL. Those of
+        another URL stay: workers of an older revision sign in with them."""
         if not located.files:
             return located
-        place = self._root / name
+        place = self._root / f"{name}-{hashlib.sha256(located.url.encode()).hexdigest()[:12]}"
         for directory in (self._root, place):
             directory.mkdir(mode=0o700, exist_ok=True)
         wanted = {file for file, _ in located.files}

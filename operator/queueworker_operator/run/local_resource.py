@@ -18,10 +18,11 @@ from queueworker_operator.act.processes import Host, ProcessGroup
 from queueworker_operator.api.kept import Kept, to_kept
 from queueworker_operator.api.names import FINALIZER
 from queueworker_operator.api.parse import parse_change
-from queueworker_operator.api.revisions import Revision, broker_identity, revision_of
+from queueworker_operator.api.revisions import Revision, broker_place, revision_of
 from queueworker_operator.api.rollout import Strategy
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import (
+    Broker,
     InvalidQueueWorker,
     Problem,
     QueueWorker,
@@ -103,6 +104,8 @@ class LocalResource:
         self._secrets: Mapping[str, Mapping[str, str]] = {}
         self._location: Location | None = None
         self._located: Located | None = None
+        #: Where each broker was found that revisions consume from, by `broker_place`.
+        self._found: dict[str, Located] = {}
         self._refusals: dict[str, str] = {}
         #: By revision: those that served and can be gone back to.
         self._kept: dict[str, Kept] = dict(kept or {})
@@ -175,6 +178,14 @@ class LocalResource:
 
     # -- passes ------------------------------------------------------------------------------------
 
+    def found(self, broker: Broker) -> Located | None:
+        """Where this broker was found before; None where it was not."""
+        return self._found.get(broker_place(broker))
+
+    def knows(self, broker: Broker, located: Located) -> None:
+        """Workers of revisions that consume from this broker find it there."""
+        self._found[broker_place(broker)] = located
+
     async def use_broker(self, location: Location) -> None:
         """Workers that start from now on use this broker."""
         self._location = location
@@ -182,25 +193,42 @@ class LocalResource:
             self._located = location
         if self._accepted is not None:
             await self.broker.ask(self._accepted.spec, location)
+            if isinstance(location, Located):
+                self.knows(self._accepted.spec.broker, location)
         if self._located is not None:
             self._resume()
 
+    @property
+    def served_before(self) -> QueueWorkerSpec | None:
+        """What leads to the revision that an earlier run left stable, where it has to be started again: the
+        file asks for another one, in steps, or one that a request took back or gave up."""
+        before, accepted = self._before, self._accepted
+        if before is None or accepted is None:
+            return None
+        spec, status, asked = accepted.spec, before.status, revision_of(self.name, accepted.spec).name
+        if before.stable.name == asked:
+            return None
+        if spec.strategy is Strategy.ROLLING and status.rolled_back is None and status.aborted != asked:
+            return None
+        kept = QueueWorkerSpec.model_validate(before.spec)
+        return kept if kept.queue == spec.queue else None
+
     def _resume(self) -> None:
         """Start what served, and go on where the steps were: that `up` ended is no reason to skip them."""
+        kept = self.served_before
         before, self._before = self._before, None
-        if before is None or self._accepted is None:
+        if before is None or kept is None or self._accepted is None:
             return
-        if self._accepted.spec.strategy is Strategy.ROLLING and before.status.rolled_back is None:
-            return
-        if before.stable.name == revision_of(self.name, self._accepted.spec).name:
-            return
-        spec = self._accepted.spec
-        kept = QueueWorkerSpec.model_validate(before.spec)
-        if broker_identity(kept.broker) != broker_identity(spec.broker) or kept.queue != spec.queue:
+        if self.found(kept.broker) is None:
+            self._host.say(
+                self.name,
+                f"{before.stable.name} served before, and is not started again: the file does not say where "
+                "its broker is",
+            )
             return
         self.status = before.status
         self.generation += before.generation
-        if self._apply(before.stable, spec.replicas):
+        if self._apply(before.stable, self._accepted.spec.replicas):
             self.groups[before.stable.deployment].spec = before.spec
             self._host.say(self.name, f"{before.stable.name} served before and is started again")
 
@@ -303,10 +331,12 @@ class LocalResource:
     def _apply(self, revision: Revision, replicas: int) -> bool:
         group = self.groups.get(revision.deployment)
         if group is None:
+            # Another broker than the file names, where it is started for what came before the file.
+            place = self.found(revision.broker)
             try:
                 group = ProcessGroup(
                     revision,
-                    self.broker_url,
+                    place.url if place else self.broker_url,
                     self._secrets,
                     self._asked.metadata.namespace or "default" if self._asked else "default",
                     self._clock().timestamp(),
