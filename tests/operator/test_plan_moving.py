@@ -102,6 +102,19 @@ def test_no_worker_is_given_up_for_what_another_broker_shows() -> None:
     assert (found.answer, found.reason) == (Answer.BLOCKED, "NoWorkersWanted"), "only a person ends it"
 
 
+def test_where_both_brokers_have_workers_the_way_out_is_not_the_other_broker() -> None:
+    """Put back, the spec would say the same of those of the other one."""
+    resource = aborted(replicas=0)
+    arm = revision_of(resource.metadata.name, resource.spec)
+    for one in (resource, wants("demo:v1", 0, on("v1"))):
+        decided = plan(one, facts(one, seen(V1, 1), seen(arm, 1, created=2), kept=KEPT), START)
+        ready = decided.status.condition("Ready")
+        assert ready is not None
+        assert (ready.reason, "ask for a worker until" in ready.message) == ("NoWorkersWanted", True)
+        assert not [a for a in decided.actions if isinstance(a, act.FenceRevision | act.RetireRevision)]
+
+
+KEPT = (Kept(V1, 1, to_kept(wants("demo:v1", 2).spec, V1)),)
 THERE = wants("demo:v1", 2, **ELSEWHERE)
 V1_THERE = target_of(THERE)
 

@@ -33,10 +33,14 @@ def unproven(spec: QueueWorkerSpec, revisions: Sequence[RevisionFacts], away: Co
     if spec.replicas or not busy:
         return Pass()
     names = ", ".join(busy)
-    text = (
-        f"{names} consumes from another broker than the spec names, and only that one is looked at: put "
-        "spec.broker back, or ask for no worker when the change is over."
-    )
+    way = "put spec.broker back, or ask for no worker when the change is over."
+    if any(r.name not in away and not is_empty(r) for r in revisions):
+        # Whichever broker the spec names, workers of the other one are left.
+        way = (
+            "ask for a worker until the change is over, or, with spec.broker put back, until it is taken "
+            "back; then ask for none."
+        )
+    text = f"{names} consumes from another broker than the spec names, and only that one is looked at: {way}"
     return Wait(ConditionReason.NO_WORKERS_WANTED, text)
 
 
