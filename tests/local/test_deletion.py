@@ -6,6 +6,7 @@ import os
 import signal
 
 from tests.local.running import EXPIRES_SOON, Jobs, Up, resource, running
+from tests.local.test_plugin import plugin
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
 QUICK = {"quietSeconds": 3}
@@ -101,4 +102,23 @@ async def test_what_a_killed_worker_reserved_is_returned_before_the_resource_goe
     await up.until("the end", lambda: "work" not in up.state["resources"])
     reading = await jobs.read()
     assert (reading.ready, reading.private, reading.fences) == (10, 0, {})
+    assert await up.stop() == 0
+
+
+async def test_a_broker_that_takes_no_fence_is_named_by_the_deletion(up: Up, jobs: Jobs) -> None:
+    up.write(resource(rollback=QUICK))
+    await up.start()
+    await up.ready()
+    pids = up.pids()
+    await jobs.store.config_set("maxmemory", "500kb")
+    await up.until("the look", lambda: up.condition("BrokerReachable")["reason"] == "WritesRefused")
+    up.write_nothing()
+    await up.until("the deletion", lambda: up.condition("Ready")["reason"] == "Deleting")
+    code, told, _ = await plugin("why", "work", "--local", str(up.state_dir))
+    assert code == 3, told
+    assert "raise maxmemory" in told
+    assert "pass failed" not in up.output
+    assert all(map(running, pids)), "nobody is stopped before the proof"
+    await jobs.store.config_set("maxmemory", "0")
+    await up.until("the end", lambda: "work" not in up.state["resources"])
     assert await up.stop() == 0

@@ -62,9 +62,11 @@ from queueworker_operator.plan.actions import (
     StartAudit,
     UnfenceRevision,
     WriteStatus,
+    still_told,
 )
 from queueworker_operator.plan.facts import Refusal
 from queueworker_operator.run.lease import Lease
+from worker_runtime.brokers.base import BrokerError
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +107,16 @@ class Executor:
     _stamped: bool = False
 
     async def run(self, actions: tuple[Action, ...]) -> None:
-        """All actions in order; the first failure ends it. Raises ConflictError, UnavailableError, ApiError,
-        BrokerError, LeaseLostError, SupersededError."""
-        for action in actions:
-            await self._do(action)
+        """All actions in order; the first failure ends it, but where it is the broker's, what is seen is told
+        all the same. Raises ConflictError, UnavailableError, ApiError, BrokerError, LeaseLostError,
+        SupersededError."""
+        for number, action in enumerate(actions, 1):
+            try:
+                await self._do(action)
+            except BrokerError:
+                for one in still_told(actions[number:]):
+                    await self._do(one)
+                raise
 
     async def put_back(self, verified: Mapping[str, Verified]) -> dict[str, Verified]:
         """Undo what somebody else changed in the template or the labels of a Deployment that the spec asks

@@ -1,14 +1,14 @@
 """What can be done. Each action is idempotent: doing it twice, or again after a crash, changes nothing.
 
 Whoever executes a plan takes the actions in order and stops at the first that fails (nothing later is done,
-the status is not written, the key is tried again with backoff). The one exception: an ApplyRevision that is
+the status is not written, the key is tried again with backoff). Two exceptions: an ApplyRevision that is
 *refused* (an invalid template, not a conflict or an outage) is remembered as a `facts.Refusal`, and the plan
-goes on.
+goes on; and where the broker refuses an action, `still_told` says what is done of the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -205,3 +205,19 @@ class Plan:
     status: QueueWorkerStatus
     #: Seconds after which to look again even if nothing is reported.
     requeue_after: float
+
+
+#: What a status may be written without: each pass decides anew whether it is to be done.
+_DECIDED_ANEW = BrokerAction | ApplyRevision | ScaleRevision | RetireRevision | DeleteRevision
+#: They say that something was done.
+_DONE = (EventReason.SCALED, EventReason.FENCE_FORGOTTEN)
+
+
+def still_told(rest: Sequence[Action]) -> tuple[Action, ...]:
+    """What is done of the rest of a plan when the broker refused an action before it: the status is written
+    with its events, or nobody would see where it stands as long as the broker refuses."""
+    left = [a for a in rest if not isinstance(a, _DECIDED_ANEW)]
+    told = [a for a in left if isinstance(a, EmitEvent | WriteStatus | RemoveAudit)]
+    if len(told) < len(left) or not any(isinstance(a, WriteStatus) for a in told):
+        return ()
+    return tuple(a for a in told if not (isinstance(a, EmitEvent) and a.reason in _DONE))

@@ -57,6 +57,7 @@ from queueworker_operator.plan.actions import (
     StartAudit,
     UnfenceRevision,
     WriteStatus,
+    still_told,
 )
 from queueworker_operator.plan.facts import Facts, QueueFacts, Refusal, Unknown
 from queueworker_operator.plan.planner import plan
@@ -259,10 +260,13 @@ class LocalResource:
             await self._sampled(),
             await self._audits.latest(resource, self._secrets),
         )
+        left = list(plan(resource, facts, self._clock()).actions)
         try:
-            for action in plan(resource, facts, self._clock()).actions:
-                await self._act(action)
+            while left:
+                await self._act(left.pop(0))
         except BrokerError as error:
+            for action in still_told(left):
+                await self._act(action)
             if str(error) != self._broker_failed:
                 self._host.say(self.name, f"{inside(error)}; the step is tried again")
             self._broker_failed = str(error)
