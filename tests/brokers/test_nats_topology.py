@@ -127,6 +127,25 @@ async def test_an_ack_wait_that_is_shortened_under_a_worker_is_told_and_kept(
     await renewer.close()
 
 
+async def test_what_others_have_since_its_ack_wait_was_shortened_is_not_renewed(on_nats: NatsSite) -> None:
+    """The shorter one counts from the last renewal: the server has handed it out again before the next."""
+    await on_nats.publish(b"1", b"2")
+    broker, me = on_nats.nats(), WorkerIdentity("r1", "w1")
+    receiver, renewer = broker.consumer("q", me), broker.renewer("q", me)
+    deliveries = (await receive(receiver)).deliveries
+    await on_nats.provision(ack_wait=1, update=True)
+    other = on_nats.consumer("other", timing=dataclasses.replace(CALM, expiry=1))
+    again: set[str] = set()
+    while len(again) < 2:
+        again |= {one.pid for one in (await receive(other)).deliveries}
+    await renewer.announce(Presence(True, 2, 1, 2))
+    assert list(await renewer.extend(deliveries)) == list(deliveries)
+    assert await settle(receiver, deliveries, Action.COMMIT) == [Outcome.SUPERSEDED] * 2
+    assert await on_nats.stored(on_nats.names.stream) == 2
+    await receiver.close()
+    await renewer.close()
+
+
 async def test_a_stream_of_another_queue_is_refused_and_nothing_is_made(on_nats: NatsSite) -> None:
     other = on_nats.nats()
     await other.provision("a.b", Plan())

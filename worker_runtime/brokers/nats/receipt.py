@@ -63,6 +63,13 @@ class Receipt(msgspec.Struct, gc=False):
             return False
         return self.stored_at < seconds_of(lease.made) * 1e9
 
+    def take_terms(self, lease: Lease) -> None:
+        """The consumer may have been changed under it: a shorter ack wait counts from its last renewal, so
+        that the server may have handed it to another one since."""
+        before, self.wait = self.wait, lease.of(self.deliveries)
+        if self.wait < before:
+            self.deadline -= usable(before) - usable(self.wait)
+
     def extend(self, since: float) -> None:
         self.deadline = since + usable(self.wait)
 

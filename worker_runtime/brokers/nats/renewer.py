@@ -69,6 +69,8 @@ class NatsRenewer:
             receipt: Receipt = one.receipt
             if receipt.settled:
                 continue
+            if lease is not None:
+                receipt.take_terms(lease)
             if now >= receipt.deadline or (lease is not None and receipt.of_another(lease)):
                 lost.append(one)
             else:
@@ -85,10 +87,6 @@ class NatsRenewer:
                 asked[index].extend(now)
 
         if asked:
-            if lease is not None:
-                # An older worker that started may have changed it under the deliveries.
-                for receipt in asked:
-                    receipt.wait = lease.of(receipt.deliveries)
             shortest = min(one.wait for one in asked)
             timeout = min(self._link.timeout, max(0.5, shortest / 6))
             await self._link.ask([(one.subject, b"", _PROGRESS) for one in asked], note, timeout)
