@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import redis
 
-from worker_runtime.brokers.embedded import die_with, free_port
+from tests.services import free_port
+from worker_runtime.brokers.embedded import die_with
 from worker_runtime.brokers.redis.server import EmbeddedRedis, find_redis_server
 
 #: What the Sentinels call the primary.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any, Self
 
 import redis
 
-from worker_runtime.brokers.embedded import free_port
 from worker_runtime.brokers.nats.server import EmbeddedNats
 from worker_runtime.brokers.redis.server import EmbeddedRedis
 
@@ -19,14 +21,29 @@ __all__ = ["EmbeddedNats", "EmbeddedRedis", "RedisCluster", "free_port"]
 #: A cluster node talks to its peers on this much above its port; every version can do that.
 _BUS = 10_000
 
+#: Below those that the kernel gives to whoever asks for any port, with the bus of a cluster node, too: nobody
+#: gets one of them between its choice and its use. Runs beside each other begin at different ones.
+_PORTS = range(11_000, 21_000)
+_FIRST = os.getpid() * 97 % len(_PORTS)
+_next_ports: Iterator[int] = itertools.cycle([*_PORTS[_FIRST:], *_PORTS[:_FIRST]])
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens on, and that nobody else in this run is given."""
+    for port in itertools.islice(_next_ports, len(_PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise OSError("no port of the tests is free")
+
 
 def cluster_node(node_timeout: int = 5000, *more: str) -> EmbeddedRedis:
     """Not started. Its port leaves room for the bus, and both were free a moment ago. `node_timeout` in
     milliseconds: after as much silence a node counts as failed."""
     while True:
         port = free_port()
-        if port + _BUS > 65535:
-            port -= 2 * _BUS
         with socket.socket() as one, socket.socket() as other:
             try:
                 one.bind(("127.0.0.1", port))

@@ -90,6 +90,10 @@ def event_payloads(count: int, tag: str = "e") -> list[bytes]:
     ]
 
 
+#: Parts of the metadata that change with the status, too.
+_BY_THE_CLUSTER = {"resourceVersion", "managedFields"}
+
+
 @dataclass
 class Story:
     """`node` is an address of a node that this machine and every pod can reach."""
@@ -314,16 +318,20 @@ class Story:
         return FINALIZER in self.resource(name)["metadata"].get("finalizers", [])
 
     def versions(self) -> dict[str, str]:
-        """resourceVersion of the resource, its Deployments, and the events about it."""
-        bodies = [self.resource(), *self.deployments()]
-        return {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["resourceVersion"] for b in bodies}
+        """What changes when somebody writes the resource or one of its Deployments. What the cluster says of
+        the pods of a Deployment is left out: one that answers its probe late is no write."""
+        found = {NAME: str(self.resource()["metadata"]["resourceVersion"])}
+        for one in self.deployments():
+            kept = {key: value for key, value in one["metadata"].items() if key not in _BY_THE_CLUSTER}
+            found[f"Deployment/{kept['name']}"] = json.dumps(kept, sort_keys=True)
+        return found
 
-    def then_nobody_writes(self, seconds: float) -> None:
-        """For so long nobody writes the resource, its Deployments or an event. A worker that answered its
-        probe late meanwhile is a reason to write, and the time begins anew."""
+    def then_nobody_writes(self, seconds: float, meanwhile: Callable[[float], None] = time.sleep) -> None:
+        """For so long, which `meanwhile` takes, nobody writes the resource, its Deployments or an event. A
+        worker that answered its probe late meanwhile is a reason to write, and the time begins anew."""
         for _ in range(3):
             workers, before = self._readiness(), (self.versions(), len(self.event_reasons()))
-            time.sleep(seconds)
+            meanwhile(seconds)
             after = self.versions(), len(self.event_reasons())
             if after == before:
                 return

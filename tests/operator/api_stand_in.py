@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from queueworker_operator.apiserver import ApiServer, connect
-from worker_runtime.brokers.embedded import free_port
+from tests.services import free_port
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -35,7 +35,7 @@ from queueworker_operator.plan.audit import (
     refused as of_refused,
 )
 from tests.operator.resources import ANY, START, V1, V2, after, on
-from worker_runtime.brokers.embedded import free_port
+from tests.services import free_port
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
