@@ -283,9 +283,13 @@ def test_a_native_call_that_stops_the_whole_process(others: int, bench: Bench) -
     (pid,) = bench.publish("q", '"slow"')
     wait_until(workers[0].wrote, "the beginning of the call")
     workers += [bench.run(source, "--expiry-seconds", "1") for _ in range(others)]
-    told = workers[0].wait_for("the whole process has stood still")
-    assert told["level"] == "warning"
-    assert f"jobs.native handles message {pid}" in told["msg"]
+
+    def told() -> list[dict[str, Any]]:
+        """Of this call: a busy machine may have held the process up before, too."""
+        said = workers[0].said("the whole process has stood still")
+        return [line for line in said if f"jobs.native handles message {pid}" in line["msg"]]
+
+    assert wait_until(told, "the warning")[0]["level"] == "warning"
     wait_until(lambda: bench.succeeded() == 1, "the one commit")
     wait_until(bench.nothing_left, "empty places")
     # With such an expiry a machine that stands still for a second makes takeovers of its own.

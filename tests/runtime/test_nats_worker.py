@@ -183,15 +183,15 @@ def test_a_worker_that_slept_past_the_ack_wait_settles_nothing_of_others(place: 
 
 
 def test_a_handler_that_takes_longer_than_the_ack_wait_runs_once(place: Place) -> None:
-    place.provision(ack_wait=3)
+    place.provision(ack_wait=4)
     gate = place.directory / "gate"
     place.publish({"n": 1, "wait": str(gate)}, {"n": 2})
-    flags = ("--expiry-seconds", "3")
+    flags = ("--expiry-seconds", "4")
     slow = place.run(*flags).consuming()
     slow.wait_for_counts(running=1, committed=1)
     other = place.run(*flags).consuming()
     deliveries = place.reading().total
-    time.sleep(7)  # the server would have handed it out twice more
+    time.sleep(9)  # the server would have handed it out twice more
     assert place.reading().total == deliveries
     gate.touch()
     slow.wait_for_counts(committed=2)
