@@ -207,7 +207,8 @@ class LocalResource:
         if before is None or accepted is None:
             return None
         spec, status, asked = accepted.spec, before.status, revision_of(self.name, accepted.spec).name
-        if before.stable.name == asked:
+        taken_back = status.rolled_back is not None and status.rolled_back.asked == asked
+        if before.stable.name == asked and not taken_back:
             return None
         if spec.strategy is Strategy.ROLLING and status.rolled_back is None and status.aborted != asked:
             return None
