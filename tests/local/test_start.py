@@ -249,3 +249,21 @@ async def test_broker_and_variables_come_from_secrets_of_the_file(
     )
     assert len(own_up.pids()) == 1
     assert await own_up.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"resources": [1]}',
+        '{"resources": {"work": {"spec_generation": 1e999, "kept": [{"revision": "a", "number": 1e999}]}}}',
+    ],
+    ids=["a list", "no number"],
+)
+async def test_a_strange_up_json_stops_nobody(up: Up, text: str) -> None:
+    up.state_dir.mkdir()
+    (up.state_dir / "up.json").write_text(text)
+    up.write(resource())
+    await up.start()
+    await up.ready()
+    assert "Traceback" not in up.output
+    assert await up.stop() == 0

@@ -13,6 +13,7 @@ from queueworker_operator.act.processes import started_at
 from queueworker_operator.run.local_broker import Located
 from queueworker_operator.run.local_credentials import Credentials
 from queueworker_operator.run.local_leftovers import leftovers
+from queueworker_operator.run.local_state import StateDirectory
 
 
 def test_workers_that_still_run_are_found_with_and_without_a_resource() -> None:
@@ -54,3 +55,10 @@ def test_the_credentials_of_a_former_broker_stay_beside_those_of_the_present_one
     assert told["one"].read_text() == "rotated", "in place, where its workers read it"
     credentials.remove()
     assert not any(path.exists() for path in told.values())
+
+
+def test_an_up_json_that_is_nested_too_deep_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text("[" * 100_000)
+    directory = StateDirectory(tmp_path)
+    assert directory.acquire() == {}
+    directory.release()

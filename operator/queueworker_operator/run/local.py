@@ -220,7 +220,9 @@ class Local:
     def _new(self, name: str) -> LocalResource:
         """One that was not there, in this run or since it was deleted."""
         earlier, kept = remembered(self._before, name), kept_in(self._before, name)
-        self._before.get("resources", {}).pop(name, None)
+        resources = self._before.get("resources")
+        if isinstance(resources, dict):  # somebody may have written into the file
+            resources.pop(name, None)
         return LocalResource(name, self._host, _now, earlier, self._orphans.pop(name, None), kept)
 
     def _complain(self, lines: set[str]) -> None:

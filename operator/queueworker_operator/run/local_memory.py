@@ -34,7 +34,7 @@ def remembered(state: Mapping[str, Any], name: str) -> Remembered | None:
         status = QueueWorkerStatus.model_validate(resource["status"])
         spec = dict(resource["stable_spec"])
         stable = revision_of(name, QueueWorkerSpec.model_validate(spec))
-    except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, ValidationError):
         return None
     if status.stable is None or status.stable.revision != stable.name:
         return None
@@ -47,7 +47,7 @@ def kept_in(state: Mapping[str, Any], name: str) -> dict[str, Kept]:
         rows = [
             (one["revision"], int(one["number"]), one["spec"]) for one in state["resources"][name]["kept"]
         ]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return {}
     found = (kept_from(name, *row) for row in rows)
     return {one.revision.name: one for one in found if one is not None}

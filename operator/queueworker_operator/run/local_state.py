@@ -81,6 +81,6 @@ class StateDirectory:
     def _read(self) -> dict[str, Any]:
         try:
             state = json.loads((self.path / "up.json").read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return state if isinstance(state, dict) else {}
