@@ -214,6 +214,15 @@ ROWS = [
         FENCED | {"delayed": 1},
     ),
     Row(
+        "a killed worker of a revision before is listed until it falls silent, and recovers nothing",
+        wants("demo:v1", 2, on("v1").model_copy(update={"previous": V2.name}), **GONE),
+        (SERVES,),
+        ["recover"],
+        Stage.RECOVER_RESERVATIONS,
+        R.RESERVATIONS_OUTSTANDING,
+        FENCED | {"live": {V1.name: LiveWorkers(2, 0), V2.name: LiveWorkers(1, 1)}, "reserved": 4},
+    ),
+    Row(
         "another QueueWorker has the same revision: a fence would stop that one, too",
         DRAIN,
         (SERVES,),

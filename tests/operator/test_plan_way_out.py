@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -37,6 +37,8 @@ ABORT = wants("demo:v1", 2, on("v1", "v2"))
 TO_OLD = wants("demo:old", 2, on("v2", "old"), **LEGACY)
 #: v1 serves, and no worker is wanted any more.
 TO_NONE = wants("demo:v1", 0, on("v1"))
+#: v2 serves, v1 did before it, and no worker is wanted any more.
+GONE_V1 = wants("demo:v2", 0, on("v2").model_copy(update={"previous": V1.name}))
 FENCED = {V2.name: OURS}
 #: Nobody of v2 receives any more; v1 is on the list.
 STOPPED = {V2.name: LiveWorkers(2, 0), V1.name: LiveWorkers(2, 2)}
@@ -57,6 +59,8 @@ class Row:
     reason: ConditionReason | None
     #: status and reason of RegistryEmpty
     registry: tuple[str, ConditionReason] | None = None
+    #: What another QueueWorker has workers of.
+    shared: frozenset[str] = frozenset()
 
 
 ROWS = [
@@ -257,6 +261,51 @@ ROWS = [
         R.RETIRING,
     ),
     Row(
+        "no workers any more: a killed one of before is listed until it falls silent, and recovers nothing",
+        GONE_V1,
+        (seen(V2, 2),),
+        {
+            "fences": FENCED,
+            "live": STOPPED,
+            "reserved": 4,
+            "owned": 1,
+            "owned_by": {V1.name: 1},
+            "quiet_since": None,
+        },
+        ["recover"],
+        Stage.RECOVER_RESERVATIONS,
+        R.RESERVATIONS_OUTSTANDING,
+        ("False", R.RESERVATIONS_OUTSTANDING),
+    ),
+    Row(
+        "the same with its empty Deployment still there, and going back to it",
+        wants("demo:v1", 0, on("v2").model_copy(update={"previous": V1.name})),
+        (seen(V1, 0, created=1), seen(V2, 1, created=2)),
+        {"fences": FENCED, "live": STOPPED, "reserved": 4, "quiet_since": None},
+        ["recover"],
+        Stage.RECOVER_RESERVATIONS,
+        R.RESERVATIONS_OUTSTANDING,
+    ),
+    Row(
+        "the same where that one has a worker of another QueueWorker, which recovers",
+        GONE_V1,
+        (seen(V2, 1),),
+        {"fences": FENCED, "live": STOPPED, "reserved": 4, "quiet_since": None},
+        ["v2 to 0"],
+        Stage.RETIRE,
+        R.RETIRING,
+        shared=frozenset({V1.name}),
+    ),
+    Row(
+        "to an older worker: a killed one of before is listed until it falls silent, and recovers nothing",
+        wants("demo:old", 2, on("v2", "old").model_copy(update={"previous": V1.name}), **LEGACY),
+        (seen(V2, 1, created=1), OLD_WORKER),
+        {"fences": FENCED, "live": STOPPED, "reserved": 4, "quiet_since": None},
+        ["recover"],
+        Stage.RECOVER_RESERVATIONS,
+        R.RESERVATIONS_OUTSTANDING,
+    ),
+    Row(
         "workers again after none: our fence is lifted",
         wants("demo:v1", 2, on("v1")),
         (seen(V1, 0),),
@@ -314,7 +363,7 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.sentence)
 def test_way_out(row: Row) -> None:
     reading = queue(row.resource, *row.revisions, **row.reading)
-    status = expect(row.resource, row.revisions, reading, row.steps)
+    status = expect(row.resource, row.revisions, reading, row.steps, row.shared)
     assert status.rollout is not None
     assert (status.rollout.stage, status.rollout.reason) == (row.stage, row.reason)
     if row.registry:
@@ -326,8 +375,13 @@ def test_way_out(row: Row) -> None:
 
 
 def expect(
-    resource: QueueWorker, revisions: tuple[RevisionFacts, ...], reading: object, wanted: list[str]
+    resource: QueueWorker,
+    revisions: tuple[RevisionFacts, ...],
+    reading: object,
+    wanted: list[str],
+    shared: frozenset[str] = frozenset(),
 ) -> QueueWorkerStatus:
-    decided = plan(resource, facts(resource, *revisions, reading=reading), START)  # type: ignore[arg-type]
+    world = facts(resource, *revisions, reading=reading)  # type: ignore[arg-type]
+    decided = plan(resource, replace(world, shared=shared), START)
     assert steps(decided) == wanted
     return decided.status

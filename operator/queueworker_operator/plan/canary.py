@@ -301,6 +301,7 @@ def _way_out(arm: Arm, now: datetime) -> WayOut | None:
         mark=arm.seen.mark,
         quiet=arm.seen.quiet,
         before=before.stage if before else None,
+        silent=arm.seen.silent,
     )
     return way_out(departure, arm.seen.queue, now) if departure.leaving else None
 

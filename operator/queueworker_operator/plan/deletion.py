@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from queueworker_operator.api.leaving import DeletionPolicy
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, EventReason, Stage
-from queueworker_operator.api.revisions import broker_identity
+from queueworker_operator.api.revisions import broker_identity, revision_of
 from queueworker_operator.api.sentences import inside
 from queueworker_operator.api.types import InvalidQueueWorker, Protocol, QueueWorker
 from queueworker_operator.plan.actions import (
@@ -38,7 +38,7 @@ from queueworker_operator.plan.facts import (
 from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Fail, Guard, Pass, Wait, broker_guard, first_obstacle
 from queueworker_operator.plan.moving import elsewhere
-from queueworker_operator.plan.sharing import shared_of
+from queueworker_operator.plan.sharing import shared_of, silent_of
 from queueworker_operator.plan.split import is_empty
 from queueworker_operator.plan.way_out import Departure, WayOut, way_out
 
@@ -127,7 +127,9 @@ def _drained(
     ours = any(r.protocol is Protocol.RESERVATION for r in revisions)
     out = None
     if (not shared and (ours or resource.spec.protocol is Protocol.RESERVATION)) or leaving:
-        out = way_out(_departure(resource, leaving, mark), queue, now)
+        target = revision_of(resource.metadata.name, resource.spec).name
+        silent = silent_of(target, resource.status, workers.kept, revisions, facts.shared)
+        out = way_out(_departure(resource, leaving, mark, silent), queue, now)
     held = first_obstacle(reachable, out.guard) if out else Pass()
     actions: list[Action] = list(out.actions) if out and isinstance(reachable, Pass) else []
     may_stop = isinstance(held, Pass)
@@ -214,7 +216,9 @@ def _mark(resource: QueueWorker | InvalidQueueWorker) -> Mark:
     return Mark.of(resource.metadata.namespace, resource.metadata.name)
 
 
-def _departure(resource: QueueWorker, leaving: tuple[RevisionFacts, ...], mark: Mark) -> Departure:
+def _departure(
+    resource: QueueWorker, leaving: tuple[RevisionFacts, ...], mark: Mark, silent: frozenset[str]
+) -> Departure:
     rollout = resource.status.rollout
     return Departure(
         leaving=leaving,
@@ -226,6 +230,7 @@ def _departure(resource: QueueWorker, leaving: tuple[RevisionFacts, ...], mark: 
         quiet=timedelta(seconds=resource.spec.quiet_seconds),
         before=rollout.stage if rollout else None,
         why=_WHY,
+        silent=silent,
     )
 
 

@@ -150,6 +150,7 @@ def change_of(
         paused=spec.paused,
         beside=facts.shared,
         elsewhere=away,
+        kept=tuple(workers.kept or ()),
         old_work=older_work(broker, revisions, timedelta(seconds=spec.quiet_seconds)),
     )
     gates = kept_gates(previous, wanted.name, is_forward(wanted, previous), heard.aborted)

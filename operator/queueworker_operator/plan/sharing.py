@@ -1,10 +1,12 @@
-"""Revisions that more than one QueueWorker has: the same content on the same queue has the same name, and a
-fence on it stops the workers of both."""
+"""Whose workers the broker lists. Revisions that more than one QueueWorker has: the same content on the same
+queue has the same name, and a fence on it stops the workers of both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from queueworker_operator.api.kept import Kept
+from queueworker_operator.api.types import QueueWorkerStatus
 from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.queue_facts import QueueFacts, Unknown
 
@@ -24,3 +26,19 @@ def shared_of(
         and (not r.desired or queue.of(r.name).capable > r.alive)
         and not queue.is_fenced(r.name)
     )
+
+
+def silent_of(
+    target: str,
+    status: QueueWorkerStatus,
+    kept: Iterable[Kept] | None,
+    revisions: Iterable[RevisionFacts],
+    named: frozenset[str],
+) -> frozenset[str]:
+    """Revisions of ours that have no worker and that nobody else has (`named`). What the broker lists under
+    their names was killed and has not fallen silent yet: it recovers nothing any more."""
+    revisions = tuple(revisions)
+    served = (status.stable.revision if status.stable else None, status.previous)
+    ours = {target, *(r.name for r in revisions), *(one.revision.name for one in kept or ())}
+    ours |= {name for name in served if name}
+    return frozenset(ours - {r.name for r in revisions if r.alive} - named)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 
+from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.reasons import WAY_OUT, ConditionReason, Stage
 from queueworker_operator.api.revisions import Revision
 from queueworker_operator.api.types import Protocol, QueueWorkerStatus
@@ -14,7 +15,7 @@ from queueworker_operator.plan.facts import RevisionFacts
 from queueworker_operator.plan.fences import Mark
 from queueworker_operator.plan.guards import Guard, Pass, Wait, first_obstacle
 from queueworker_operator.plan.queue_facts import EVERY_REVISION, QueueFacts, Unknown
-from queueworker_operator.plan.sharing import shared_of
+from queueworker_operator.plan.sharing import shared_of, silent_of
 from queueworker_operator.plan.split import is_empty, serving
 from queueworker_operator.plan.way_out import Departure
 
@@ -47,6 +48,8 @@ class Situation:
     beside: frozenset[str] = frozenset()
     #: Revisions that consume from another broker than the one that was read.
     elsewhere: frozenset[str] = frozenset()
+    #: What served once and can be gone back to.
+    kept: tuple[Kept, ...] = ()
 
     @property
     def guard(self) -> Guard:
@@ -185,7 +188,7 @@ class Situation:
             protocol is Protocol.LEGACY
             and isinstance(self.queue, QueueFacts)
             and self.queue.staging > 0
-            and not self.queue.capable_besides(frozenset())
+            and not self.queue.capable_besides(self.silent)
         )
 
     # -- the guarded way ---------------------------------------------------------------------------
@@ -205,7 +208,13 @@ class Situation:
             before=rollout.stage if rollout else None,
             vanished=self._vanished,
             elsewhere=self.target.name in self.elsewhere,
+            silent=self.silent,
         )
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Revisions that nobody has a worker of, whatever the broker's list still says of them."""
+        return silent_of(self.target.name, self.previous, self.kept, self.revisions, self.beside)
 
     @property
     def _vanished(self) -> str | None:
@@ -296,7 +305,7 @@ class Situation:
         if isinstance(self.queue, Unknown):
             return self.queue
         alive = any(self.queue.of(name).capable for name in names)
-        if not self.queue.has_registry or not alive or self.queue.capable_besides(names):
+        if not self.queue.has_registry or not alive or self.queue.capable_besides(names | self.silent):
             return Pass()
         return Wait(
             ConditionReason.NO_CAPABLE_CONSUMER,

@@ -52,6 +52,8 @@ class Departure:
     vanished: str | None = None
     #: The target consumes from another broker, so none of its workers recovers anything here.
     elsewhere: bool = False
+    #: Revisions that nobody has a worker of, whatever the broker's list still says of them.
+    silent: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ def _seen(departure: Departure, queue: QueueFacts, name: str | None, now: dateti
         f"staging {queue.staging}, reserved {queue.reserved}, "
         f"owned {queue.owned} ({theirs} by leaving workers), delayed {queue.delayed}"
     )
-    needs_proof = queue.has_registry and not queue.capable_besides(names)
+    needs_proof = queue.has_registry and not queue.capable_besides(names | departure.silent)
     recover: tuple[Action, ...] = (RecoverWork(),) if queue.has_registry and queue.private else ()
 
     def at(stage: Stage, guard: Guard, *actions: Action, registry: Guard | None = None) -> WayOut:
