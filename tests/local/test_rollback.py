@@ -57,6 +57,28 @@ async def load(jobs: Jobs) -> AsyncIterator[list[str]]:
         await publishing
 
 
+async def test_to_no_worker_while_a_killed_one_is_still_on_the_list(up: Up, jobs: Jobs) -> None:
+    up.write(resource(version="v1", env=EXPIRES_SOON))
+    await up.start()
+    first = await up.ready()
+    await jobs.publish(["held"], seconds=-1)
+    await jobs.begun(1)
+    up.write(resource(version="v2", env=EXPIRES_SOON))
+    await up.until(
+        "the old worker is told to stop",
+        lambda: any(row["stopping"] for row in up.of().get("processes", []) if row["revision"] == first),
+    )
+    (pid,) = up.pids(revision=first)
+    os.killpg(pid, signal.SIGKILL)
+    second = await up.until("the new one alone", lambda: (up.stable() != first) and up.stable())
+    up.write(resource(version="v2", replicas=0, env=EXPIRES_SOON))
+    await up.until("no worker", lambda: "RegistryEmpty" in up.events() and not up.pids(revision=second))
+
+    reading = await jobs.read()
+    assert reading.private == 0, "what the killed worker held is back in the queue before the last one goes"
+    assert reading.ready == 1
+
+
 async def test_back_to_the_revision_before_under_load(up: Up, jobs: Jobs) -> None:
     up.write(resource(version="v1", replicas=2))
     await up.start()
