@@ -73,6 +73,8 @@ class World(NamedTuple):
     priority: int = 0
     drained: bool = False
     young: bool = False
+    #: A worker of each version that was killed, and that the broker lists until it falls silent.
+    listed: tuple[bool, ...] = (False, False)
 
     @property
     def registry(self) -> int:
@@ -86,6 +88,8 @@ class Rules:
     legacy: bool
     #: There is a subject of which only Legacy workers take, and no registry.
     nats: bool = False
+    #: Killed workers stay on the broker's list for a while.
+    lists: bool = False
 
     def capable(self, index: int) -> bool:
         return index == 1 or not self.legacy
@@ -121,6 +125,8 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
     """What may happen without the operator. `limit` bounds what is in the registry."""
     broken = "b" if world.b == "broken" else ""
     yield from workers_move(NAMES, world, dies=(0, 1), broken=broken, nats=rules.nats)
+    if rules.lists:
+        yield from _listed(rules, world)
     yield from _queue(rules, world, limit)
     if rules.nats:
         yield from priority_moves(world)
@@ -138,6 +144,20 @@ def happenings(rules: Rules, world: World, limit: int) -> Iterator[Step]:
         yield "b cannot start any more, and its workers die", world._replace(b="broken", groups=groups)
     if world.groups[1].ready and not world.ghost:
         yield "the cluster loses a worker of b, which goes on", put(world, 1, ready=-1)._replace(ghost=True)
+
+
+def _listed(rules: Rules, world: World) -> Iterator[Step]:
+    for index, group in enumerate(world.groups):
+        name = NAMES[index]
+        if world.listed[index]:
+            silent = world._replace(listed=with_(world.listed, index, False))
+            yield f"the killed worker of {name} falls silent", silent
+        elif rules.capable(index):
+            listed = world._replace(listed=with_(world.listed, index, True))
+            if group.ready:
+                yield f"a worker of {name} is killed and stays on the list", put(listed, index, ready=-1)
+            if group.stopping:
+                yield f"a worker of {name} is killed as it stops", put(listed, index, stopping=-1)
 
 
 def _queue(rules: Rules, world: World, limit: int) -> Iterator[Step]:
@@ -248,9 +268,12 @@ def _facts(rules: Rules, world: World, ghost: bool, resource: QueueWorker) -> Fa
     check = reachable(resource)
     # A lost worker that is fenced falls silent or says that it receives no more.
     alive = [group.ready + (ghost and number == 1) for number, group in enumerate(world.groups)]
+    dead = world.listed
     live = {
         revision.name: LiveWorkers(
-            capable=alive[number], receiving=0 if world.fences[number] else alive[number]
+            capable=alive[number] + dead[number],
+            # One that was killed took no notice of a fence.
+            receiving=(0 if world.fences[number] else alive[number]) + dead[number],
         )
         for number, revision in enumerate(revisions)
         if rules.capable(number)

@@ -86,7 +86,7 @@ class Checked(Explored[World]):
         for action in decided:
             match action:
                 case ("scale", int(index), 0) if self.rules.capable(index) and world.groups[index].ready:
-                    others = self.rules.successors(world, index)
+                    others = self.rules.successors(world, index) or self.is_coming(world, 1 - index)
                     proven = world.seen and world.quiet and not world.registry and world.fences[index]
                     proven = proven or (self.rules.nats and world.fences[index])  # nothing to recover from
                     self.promise(bool(others or proven), world, "S1: the last capable consumer is retired")
@@ -108,6 +108,10 @@ class Checked(Explored[World]):
                     world,
                     f"S6: nobody receives after {action}",
                 )
+
+    def is_coming(self, world: World, index: int) -> bool:
+        """One that the list still has for alive is started again."""
+        return world.listed[index] and self.rules.capable(index) and world.groups[index].desired > 0
 
     def check_letting_go(self, world: World) -> None:
         alive = any(group.desired or group.ready or group.stopping for group in world.groups)
@@ -167,6 +171,7 @@ class Checked(Explored[World]):
         if groups[0].ready:
             world = world._replace(priority=0)
         world = world._replace(quiet=not world.registry, drained=not world.priority, young=False)
+        world = world._replace(listed=(False, False))
         return self.one_pass(world)
 
     def look(self, world: World) -> str:
@@ -232,6 +237,23 @@ def test_promises_of_a_deletion(of: str, legacy: bool, b: str) -> None:
     explored = Checked(Rules(legacy), start, 1, whole=True)
     assert explored.explore() > 200, "a world in which little happens proves little"
     assert any(world.life == "gone" for world in explored.before)
+
+
+LISTED = [
+    pytest.param("a", False, 1, "stays", id="on the way back, or to no worker", marks=pytest.mark.soak),
+    pytest.param("b", False, 1, "stays", id="in a change, or to no worker"),
+    pytest.param("a", True, 0, "stays", id="on the way back to Legacy"),
+    pytest.param("b", False, 0, "may end", id="in a change, and the resource is deleted"),
+]
+
+
+@pytest.mark.parametrize(("of", "legacy", "edits", "life"), LISTED)
+def test_promises_while_killed_workers_are_still_listed(of: str, legacy: bool, edits: int, life: str) -> None:
+    """Who was killed recovers nothing, whatever the broker's list says of it until it falls silent."""
+    start = begin(1, edits, of)._replace(life=life)
+    explored = Checked(Rules(legacy, lists=True), start, 1, whole=True)
+    assert explored.explore() > 200, "a world in which little happens proves little"
+    assert any(any(world.listed) for world in explored.before)
 
 
 @pytest.mark.soak
