@@ -3,7 +3,7 @@ queue has the same name, and a fence on it stops the workers of both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from queueworker_operator.api.kept import Kept
 from queueworker_operator.api.types import QueueWorkerStatus
@@ -32,12 +32,11 @@ def silent_of(
     target: str,
     status: QueueWorkerStatus,
     kept: Iterable[Kept] | None,
-    revisions: Iterable[RevisionFacts],
+    revisions: Sequence[RevisionFacts],
     named: frozenset[str],
 ) -> frozenset[str]:
     """Revisions of ours that have no worker and that nobody else has (`named`). What the broker lists under
     their names was killed and has not fallen silent yet: it recovers nothing any more."""
-    revisions = tuple(revisions)
     served = (status.stable.revision if status.stable else None, status.previous)
     ours = {target, *(r.name for r in revisions), *(one.revision.name for one in kept or ())}
     ours |= {name for name in served if name}

@@ -211,7 +211,7 @@ class Situation:
             silent=self.silent,
         )
 
-    @property
+    @cached_property
     def silent(self) -> frozenset[str]:
         """Revisions that nobody has a worker of, whatever the broker's list still says of them."""
         return silent_of(self.target.name, self.previous, self.kept, self.revisions, self.beside)
